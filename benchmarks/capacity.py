@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 from benchmarks.explaining import shown, used_at_random
 from benchmarks.worlds import LLC, MBA, WORLDS
 from placement.microversion import MAX
-from placement.schemas.query_candidates import parse_candidates
+from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement_extras.planner.capacity import CloudHosts, count_flavor
 from placement_extras.planner.proportions import FlavorProportion, count_sets

@@ -30,7 +30,7 @@ from benchmarks.models import Inventories, snapshot_of
 from benchmarks.worlds import Provider
 from placement.microversion import MAX, Microversion
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas.query_candidates import parse_candidates
+from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
 from placement.search.candidates import topology_first

@@ -20,7 +20,7 @@ from benchmarks.models import snapshot_of
 from benchmarks.worlds import WORLDS, uuid_of
 from placement.microversion import MAX
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas.query_candidates import parse_candidates
+from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.placement import place_claims

@@ -23,7 +23,7 @@ from benchmarks.worlds import LLC, MBA, WORLDS, Provider, World, aggregate, uuid
 from placement.api.garbage import GcScheduler
 from placement.microversion import MAX
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas.query_candidates import parse_candidates
+from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.diagnosis.explanation import explain_request
 from placement.search.diagnosis.sentences import explanation_sentence

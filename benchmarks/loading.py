@@ -14,7 +14,7 @@ from benchmarks.worlds import Provider, Tree, World
 from placement.db import buckets, tables
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.maintenance.heal import advance_sequence
-from placement.store import classes
+from placement.store import known_names
 
 CLIENTS: Final = 4
 _BATCH: Final = 5_000
@@ -80,7 +80,7 @@ def load_directly(url: str, world: World, trees: int) -> int:
 
 def _write(tx: WriteTransaction, world: World, trees: int) -> int:
     tx.lock_buckets(buckets.ALL)
-    classes.make_standard_names(tx, ("LLC", "MBA"))
+    known_names.make_standard_names(tx, ("LLC", "MBA"))
     for table, names in ((tables.resource_classes, world.classes), (tables.traits, world.traits)):
         for name in names:
             tx.conn.execute(sa.insert(table).values(name=name, updated_at=tx.now))

@@ -28,7 +28,7 @@ from placement.read_model.columns import WritableModel, decode_model, encode_mod
 from placement.read_model.follower import without_collection
 from placement.read_model.model_file import ModelFile
 from placement.read_model.rows import NameTable
-from placement.schemas.query_candidates import parse_candidates
+from placement.schemas.candidates import parse_candidates
 from placement.search.candidate_search import find_candidates
 
 _QUESTIONS: Final = 30

@@ -19,9 +19,15 @@ from benchmarks.worlds import uuid_of
 from placement.read_model.provider import Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
-from placement.schemas import explanation
+from placement.schemas import candidates
 from placement.search.budget import SearchBudget
-from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, with_choice_held
+from placement.search.claims.claim import (
+    ClaimScenario,
+    HostChoice,
+    KnownSearches,
+    WantedClaim,
+    with_choice_held,
+)
 from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.topology import TopologyPolicy
 from placement.store.consumers import ConsumerOwnership
@@ -239,7 +245,7 @@ def ours(topology: TopologyPolicy, order: Mapping[str, float]) -> Callable[[int,
                 "flavor": None,
                 "microversion": "1.39",
             }
-            asked = explanation.parse(body, {})
+            asked = candidates.parse_body(body, {})
             wanted = WantedClaim(
                 str(step.guest),
                 None,
@@ -249,7 +255,8 @@ def ours(topology: TopologyPolicy, order: Mapping[str, float]) -> Callable[[int,
                 order=tuple(order.items()),
                 topology=topology,
             )
-            found = place_claims(ClaimScenario(snapshot, distances=distances), [wanted], SearchBudget(), rng)
+            world = ClaimScenario(snapshot, KnownSearches(snapshot), distances=distances)
+            found = place_claims(world, [wanted], SearchBudget(), rng)
             if isinstance(found, UnplacedClaim):
                 outcome.note(None, step.wants)
                 continue

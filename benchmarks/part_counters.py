@@ -23,7 +23,6 @@ from placement.api import (
     middleware,
     request_log,
     service,
-    versions,
 )
 from placement.cmd import api
 from placement.db.batch import StatementBatch
@@ -59,8 +58,8 @@ _PLACES: Final[Mapping[str, Iterable[Place]]] = {
     ],
     "Flask and werkzeug": [(Flask, "wsgi_app")],
     "versions, headers": [
-        (versions, "_check_headers"),
-        (versions, "_add_version"),
+        (call, "_check_headers"),
+        (call, "_add_version"),
     ],
     "policy": [(PolicyEnforcer, "authorize")],
     "handler": [],

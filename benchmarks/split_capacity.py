@@ -10,7 +10,7 @@ import time
 
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
-from placement.schemas import explanation
+from placement.schemas import candidates
 from placement.search.budget import SearchBudget
 from placement.search.claims.topology import TopologyPolicy
 from placement_extras.planner.capacity import CloudHosts
@@ -47,7 +47,7 @@ def main() -> None:
     top.add_argument("--caches", action="store_true", help="CPUs are below NUMA nodes")
     top.add_argument("--seconds", type=float, default=60.0, help="budget for placing; default: %(default)s")
     options = top.parse_args()
-    asked = explanation.parse({"query": QUERY, "flavor": None, "microversion": "1.39"}, {})
+    asked = candidates.parse_body({"query": QUERY, "flavor": None, "microversion": "1.39"}, {})
     for number in options.hosts:
         snapshot = unlike_hosts(number, caches=options.caches)
         snapshot.whole_trees()

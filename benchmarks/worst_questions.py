@@ -31,7 +31,7 @@ from placement.db import migration
 from placement.exceptions import InvalidRequest
 from placement.microversion import MAX
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas.query_candidates import parse_candidates
+from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
 from placement.search.candidates import topology_first

@@ -16,7 +16,7 @@ from werkzeug.test import run_wsgi_app
 
 from benchmarks.profile_query import application, environ
 from benchmarks.worlds import inventory
-from placement.db import migration, pipeline
+from placement.db import migration, postgresql
 from placement.db.postgresql import PostgresqlConnection
 from tests import databases
 
@@ -48,7 +48,7 @@ class Writer:
         for holder, name, counted in (
             (PostgresqlConnection, "wait", self._waiting),
             (PostgresqlConnection, "ask_question", self._counted),
-            (pipeline, "exchange_statements", self._counted),
+            (postgresql, "exchange_statements", self._counted),
         ):
             setattr(holder, name, counted(getattr(holder, name)))
         self.host = str(uuid.uuid4())

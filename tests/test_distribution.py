@@ -66,8 +66,8 @@ def test_a_wheel_contains_every_python_module(installed: Path) -> None:
 
 def test_the_schema_is_made_by_the_migrations_in_the_wheel(installed: Path, tmp_path: Path) -> None:
     script = (
-        "from placement.db import migration, schema_revisions; "
-        "migration.upgrade_schema('sqlite:///made.db'); print(schema_revisions.script_location())"
+        "from placement.db import migration; "
+        "migration.upgrade_schema('sqlite:///made.db'); print(migration.script_location())"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from placement.db.revision_tables import make_index, make_table
+from placement.db.schema_scripts import make_index, make_table
 
 revision = "0004"
 down_revision = "0003"

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from placement.db.revision_tables import make_column, make_index, make_table
+from placement.db.schema_scripts import make_column, make_index, make_table
 
 revision = "0011"
 down_revision = "0010"

@@ -1,6 +1,6 @@
 """An index of windows by their start, so that the next start is found without reading all windows."""
 
-from placement.db.revision_tables import make_index
+from placement.db.schema_scripts import make_index
 
 revision = "0014"
 down_revision = "0013"

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from placement.db.revision_tables import make_column
+from placement.db.schema_scripts import make_column
 
 revision = "0017"
 down_revision = "0016"

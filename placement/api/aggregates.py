@@ -10,7 +10,7 @@ from placement.api.call import ApiRequest, api_operation
 from placement.api.resource_providers import existing_provider, missing_provider_first, path_uuid
 from placement.policies import rest as rules
 from placement.schemas import resource_provider as schemas
-from placement.store import aggregates as store
+from placement.store import provider_properties as store
 
 blueprint = Blueprint("aggregates", __name__)
 
@@ -51,5 +51,7 @@ def replace(call: ApiRequest, uuid: str) -> Response:
             aggregates, expected = body["aggregates"], body["resource_provider_generation"]
         else:
             aggregates = call.wrapped_body(_LIST, "aggregates")
-    generation = call.service.database.write(lambda tx: store.replace(tx, known, expected, aggregates))
+    generation = call.service.database.write(
+        lambda tx: store.replace_aggregates(tx, known, expected, aggregates)
+    )
     return _aggregates_answer(call, aggregates, generation, time.time())

@@ -9,7 +9,7 @@ from flask import Blueprint, Response
 from placement import microversion
 from placement.api.call import ApiRequest, api_operation
 from placement.policies import rest as rules
-from placement.schemas.query_candidates import parse_candidates
+from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
 from placement.search.candidates import topology_first

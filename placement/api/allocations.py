@@ -19,7 +19,7 @@ from placement.store import allocations as store
 from placement.store import consumers
 from placement.store.allocations import Allocation, release
 from placement.store.claims import ConsumerClaim
-from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
+from placement.store.consumers import ANY_GENERATION, ConsumerOwnership, check_consumer_type
 
 blueprint = Blueprint("allocations", __name__)
 
@@ -38,7 +38,7 @@ def claim_of(
 
     :raises InvalidRequest: the consumer type in the body is one that only the service itself uses.
     """
-    schemas.check_consumer_type(consumer, body.get("consumer_type"))
+    check_consumer_type(consumer, body.get("consumer_type"))
     owner = ConsumerOwnership(
         body.get("project_id", conf.placement.incomplete_consumer_project_id),
         body.get("user_id", conf.placement.incomplete_consumer_user_id),

@@ -16,6 +16,7 @@ from placement.api import (
     aggregates,
     allocation_candidates,
     allocations,
+    call,
     errors,
     inventories,
     reshaper,
@@ -117,7 +118,7 @@ def create_app() -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     # a path with a double slash is a different path, and must not be redirected
     app.url_map.merge_slashes = False
-    versions.install_versions(app)
+    call.install_versions(app)
     errors.install_handlers(app)
     for blueprint in (*BLUEPRINTS, *extensions.registered_objects("blueprints").values()):
         app.register_blueprint(blueprint)

@@ -13,8 +13,7 @@ import orjson
 from oslo_config import cfg
 
 from placement.api import context
-from placement.api.context import CannotAsk, TokenAccess
-from placement.api.paths import EXT
+from placement.api.context import EXT, CannotAsk, TokenAccess
 from placement.exceptions import RETRY_AFTER
 
 if TYPE_CHECKING:

@@ -2,18 +2,21 @@
 
 Before a handler runs, the decorator :func:`api_operation` checks version, media types and policy. So a
 handler only parses the request, calls the store or the read model, and makes an answer of the result.
+
+The rules of versions come from "API Versions" in the OpenStack Placement API reference. A request states its
+microversion in a header: ``OpenStack-API-Version: placement 1.39``. Without this header, the version is 1.0.
 """
 
 import re
 import uuid as uuids
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, wraps
+from functools import cache, lru_cache, wraps
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes, urlencode
 
 import orjson
-from flask import Blueprint, Response, abort, current_app, request
+from flask import Blueprint, Flask, Response, abort, current_app, request
 from marshmallow import Schema
 from werkzeug.datastructures import Headers, MIMEAccept
 from werkzeug.exceptions import BadRequest, MethodNotAllowed, NotAcceptable, UnsupportedMediaType
@@ -21,6 +24,8 @@ from werkzeug.http import http_date, parse_accept_header, parse_options_header
 
 from placement import microversion
 from placement.api import context
+from placement.api.context import VERSION
+from placement.api.errors import UnacceptableVersion
 from placement.api.service import PlacementService
 from placement.exceptions import Forbidden, InvalidRequest, Unavailable
 from placement.microversion import MIN, Microversion
@@ -32,9 +37,6 @@ if TYPE_CHECKING:
 
 JSON: Final = "application/json"
 _SERVICE: Final = "placement.service"
-
-VERSION: Final = "placement.version"
-"""Key of the WSGI environment for the microversion of the request, if the service supports it."""
 
 ABANDONED: Final = "placement.abandoned"
 """Key of the WSGI environment for a function of the web server.
@@ -50,6 +52,12 @@ _ADDRESSES: Final = frozenset(("Location", "Content-Location"))
 
 ANY_PROJECT: Final = str(uuids.uuid4())
 """The id of a project that does not exist. If a rule allows this project, it allows all projects."""
+
+_VERSION_HEADER: Final = "OpenStack-API-Version"
+_VERSION_VARIABLE: Final = "HTTP_OPENSTACK_API_VERSION"
+"""The key of the header in the WSGI environment."""
+_SERVICE_TYPE: Final = "placement"
+"""The name of this service in the header."""
 
 Handler = Callable[..., Response]
 """A function that answers one operation. Its arguments are the request and the variables of the path."""
@@ -263,6 +271,71 @@ def next_links(path: str, following: Mapping[str, Any]) -> list[dict[str, str]]:
     return [{"rel": "next", "href": f"{mount_prefix()}{path}?{query}"}]
 
 
+def install_versions(app: Flask) -> None:
+    """Find the version of each request before its handler runs, and show the version in each answer."""
+    app.before_request(_check_headers)
+    app.after_request(_add_version)
+
+
+# most requests have one of few versions; the cache is limited, because a client can send any header
+@lru_cache(maxsize=256)
+def parse_version(header: str | None) -> Microversion:
+    """Return the version in the header.
+
+    :raises BadRequest: the header is not a version.
+    :raises UnacceptableVersion: this service does not support the version.
+    """
+    asked = _of_placement(header) if header else None
+    if asked is None:
+        return microversion.MIN
+    if asked == "latest":
+        return microversion.MAX
+    try:
+        major, minor = asked.split(".")
+        version = (int(major), int(minor))
+    except ValueError:
+        raise BadRequest(f"invalid version string: {asked}") from None
+    if not microversion.MIN <= version <= microversion.MAX:
+        raise UnacceptableVersion(f"Unacceptable version header: {asked}")
+    return version
+
+
+def _of_placement(header: str) -> str | None:
+    """Return the last version for Placement in a header: 1.30 in ``compute 2.1, placement 1.30``."""
+    asked = None
+    for part in header.split(","):
+        service, *version = part.split(maxsplit=1)[:2] or [""]
+        # the loop continues after a version, because the last version for Placement counts
+        if service.lower() == _SERVICE_TYPE and version:
+            asked = version[0].strip()
+    return asked
+
+
+@cache
+def _version_text(version: Microversion) -> str:
+    return f"{_SERVICE_TYPE} {microversion.text(version)}"
+
+
+def _check_headers() -> None:
+    environ = request.environ
+    environ[VERSION] = parse_version(environ.get(_VERSION_VARIABLE))
+    # the version is found first, because the form of an error depends on it
+    _check_body_headers(environ)
+
+
+def _add_version(response: Response) -> Response:
+    headers = response.headers
+    # if the version of the request is not supported, the answer shows no version
+    if (version := request.environ.get(VERSION)) is not None:
+        headers.add(_VERSION_HEADER, _version_text(version))
+    # the header is added directly, because the attribute ``response.vary`` would take twenty times as long
+    if not headers.getlist("Vary"):
+        headers.add("Vary", _VERSION_HEADER.lower())
+    else:
+        response.vary.add(_VERSION_HEADER.lower())
+    return response
+
+
 def api_operation(
     blueprint: Blueprint,
     method: str,
@@ -325,7 +398,7 @@ def _other_methods(method: str) -> list[str]:
     return sorted({name for each in same_path for name in each.methods or ()} - {method})
 
 
-def check_body_headers(environ: Mapping[str, Any]) -> None:
+def _check_body_headers(environ: Mapping[str, Any]) -> None:
     """Raise BadRequest for a length that is not a number, or a body without a media type."""
     length = environ.get("CONTENT_LENGTH") or ""
     if length and not (length.isascii() and length.isdigit()):

@@ -1,7 +1,8 @@
-"""The caller of a request: its identity, its token, and the request ids for logs.
+"""The context of a request: its caller with the request ids for logs, and the meaning of its path's prefix.
 
 This module does not import the libraries for requests to the Identity service. Only
-:mod:`placement.api.identity` imports them.
+:mod:`placement.api.identity` imports them. The modules for errors, logs and authentication need the prefixes,
+and the blueprints of ``/ext/v1`` import these modules.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from typing import Any, Final
 from oslo_context import context as oslo_context
 
 _KEY: Final = "placement.context"
+VERSION: Final = "placement.version"
+"""The key of the WSGI environment for the microversion of the request, if the service supports it."""
 TRACE_ID: Final = "placement.trace_id"
 """The key of the WSGI environment for the id of a request's trace (hexadecimal), if the trace is recorded."""
 
@@ -90,3 +93,21 @@ class TokenAccess:
     seconds: float
     user: str
     project: str
+
+
+EXT: Final = "/ext/v1"
+"""Prefix of the paths of this API. OpenStack Placement answers 404 to requests for such paths."""
+
+SECRETS: Final = "/console/feeds/"
+"""Prefix of paths that are secret: a request for such a path needs no token."""
+
+
+def shown_path(path: str) -> str:
+    """Return a path for logs and traces, without the secret that it has after :data:`SECRETS`."""
+    before, found, _ = path.partition(SECRETS)
+    return f"{before}{found}***" if found else path
+
+
+def is_ours(path: str) -> bool:
+    """Return whether a path has the prefix ``/ext/v1``."""
+    return path == EXT or path.startswith(EXT + "/")

@@ -15,8 +15,7 @@ from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotAcceptable
 
 from placement import exceptions, microversion
-from placement.api.call import VERSION
-from placement.api.paths import is_ours
+from placement.api.context import VERSION, is_ours
 from placement.exceptions import RETRY_AFTER, ServiceError
 
 LOG = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from placement.api.metrics_sharing import DIRECTORY
 from placement.api.service import PlacementService
 from placement.exceptions import Unavailable
 from placement.read_model.metrics import ModelMetrics
-from placement.store import window_usage
+from placement.store import usages
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -125,7 +125,7 @@ class ServiceMetrics:
         )
         self._of_model = ModelMetrics(service.model, self._registry, max_provider_series)
         #: the last sums of windows without lent amounts, and the monotonic time of their read
-        self._window_sums: tuple[window_usage.WindowUsage, float] | None = None
+        self._window_sums: tuple[usages.WindowUsage, float] | None = None
 
     def install_counters(self, app: Flask) -> None:
         """Count all requests of the application."""
@@ -195,14 +195,14 @@ class ServiceMetrics:
         yield up
         yield from families
 
-    def _window_usage(self) -> window_usage.WindowUsage | None:
+    def _window_usage(self) -> usages.WindowUsage | None:
         """Return sums over the windows of all reservations; None if the query takes too long."""
         kept = self._window_sums
         if kept is not None and time.monotonic() < kept[1] + _SUMS_SECONDS:
             return kept[0]
         try:
             with self._service.database.read() as conn:
-                usage = window_usage.read_usage(conn)
+                usage = usages.read_window_usage(conn)
         except Unavailable as error:
             LOG.debug("An answer to Prometheus lacks the metrics of windows: %s", error)
             return None
@@ -210,7 +210,7 @@ class ServiceMetrics:
             LOG.info(
                 "The metrics lack placement_window_lent_amount, because windows and claims that end have more"
                 " than %d amounts.",
-                window_usage.MAX_AMOUNTS,
+                usages.MAX_AMOUNTS,
             )
         self._window_sums = (usage, time.monotonic()) if usage.lent is None else None
         return usage
@@ -229,7 +229,7 @@ class ServiceMetrics:
         return [body]
 
 
-def _window_gauges(usage: window_usage.WindowUsage | None) -> Iterator[GaugeMetricFamily]:
+def _window_gauges(usage: usages.WindowUsage | None) -> Iterator[GaugeMetricFamily]:
     """Yield the gauges of windows, and whether some are left out; all of them if ``usage`` is None."""
     # this gauge is always present, so that an alert can detect that the other gauges are left out
     left_out = GaugeMetricFamily(

@@ -14,7 +14,7 @@ from oslo_log import log
 from oslo_log.formatters import ContextFormatter
 from oslo_middleware.request_id import ENV_REQUEST_ID, GLOBAL_REQ_ID, HTTP_RESP_HEADER_REQUEST_ID, ID_FORMAT
 
-from placement.api.paths import shown_path
+from placement.api.context import shown_path
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

@@ -11,7 +11,7 @@ from placement.exceptions import Conflict, NotFound
 from placement.policies import rest as rules
 from placement.schemas import base
 from placement.schemas import resource_provider as schemas
-from placement.store import classes as store
+from placement.store import known_names as store
 
 blueprint = Blueprint("resource_classes", __name__)
 
@@ -101,5 +101,5 @@ def delete(call: ApiRequest, name: str) -> Response:
     """Delete a custom class that is not in use."""
     if not base.is_storable(name):
         raise NotFound(f"No such resource class {name}.")
-    call.service.database.write(lambda tx: store.delete(tx, name))
+    call.service.database.write(lambda tx: store.delete_class(tx, name))
     return call.empty_answer()

@@ -23,8 +23,7 @@ from placement.schemas import resource_provider as schemas
 from placement.schemas.base import canonical_uuid
 from placement.schemas.query import parse_provider_filter
 from placement.search.budget import SearchBudget, yielding_slices
-from placement.search.host_filter import filter_providers
-from placement.search.request import check_names
+from placement.search.request import check_names, filter_providers
 from placement.store import providers
 
 blueprint = Blueprint("resource_providers", __name__)

@@ -19,7 +19,7 @@ from oslo_config import cfg
 
 from placement.api.context import RequestContext
 from placement.conf.reservations import limited_classes
-from placement.db import migration, schema_revisions
+from placement.db import migration
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
@@ -28,7 +28,7 @@ from placement.microversion import Microversion
 from placement.policies.enforcer import PolicyEnforcer
 from placement.read_model.feed import LONG_REQUESTS, ReadModel
 from placement.read_model.model_file import ModelFile
-from placement.schemas.explanation import request_forms
+from placement.schemas.candidates import request_forms
 from placement.schemas.request_form import RequestForms
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.timetable import WindowTimetable
@@ -36,7 +36,7 @@ from placement.search.diagnosis.explanation import explain_request
 from placement.search.diagnosis.sentences import explanation_sentence
 from placement.search.rendering import ProviderSummaries
 from placement.search.request import CandidatesRequest
-from placement.store import classes, due_changes
+from placement.store import due_changes, known_names
 from placement.store.booking_limits import BookingLimits
 
 LOG = logging.getLogger(__name__)
@@ -255,14 +255,14 @@ class PlacementService:
             present = migration.require_schema(url)
             # a database that a newer release has migrated can be used, so that two releases of the service
             # can share a database during an upgrade
-            if present != schema_revisions.newest_revision():
+            if present != migration.newest_revision():
                 LOG.warning(
                     "The database is at revision %s, which a later version of this service made; upgrade"
                     " this service, too",
                     present,
                 )
             additional = self.conf.placement.additional_resource_classes
-            self.database.write(lambda tx: classes.make_standard_names(tx, additional))
+            self.database.write(lambda tx: known_names.make_standard_names(tx, additional))
             self._warn_of_limits()
             self._prepared = reread
 
@@ -272,7 +272,7 @@ class PlacementService:
         if not limited:
             return
         with self.database.read() as conn:
-            unknown = classes.unknown_classes(conn, limited)
+            unknown = known_names.unknown_classes(conn, limited)
         if unknown:
             LOG.warning(
                 "The limits of projects in [reservations] name unknown resource classes: %s. These limits"

@@ -29,8 +29,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from oslo_config import cfg
 from oslo_middleware.request_id import ENV_REQUEST_ID, GLOBAL_REQ_ID
 
-from placement.api.context import TRACE_ID, is_known
-from placement.api.paths import shown_path
+from placement.api.context import TRACE_ID, is_known, shown_path
 from placement.api.request_log import quote_path
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions

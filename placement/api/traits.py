@@ -14,7 +14,8 @@ from placement.read_model.provider import in_order
 from placement.schemas import base
 from placement.schemas import resource_provider as schemas
 from placement.schemas.query import parse_traits
-from placement.store import traits as store
+from placement.store import known_names
+from placement.store import provider_properties as store
 
 blueprint = Blueprint("traits", __name__)
 
@@ -55,7 +56,7 @@ def create_trait(call: ApiRequest, name: str) -> Response:
             "The trait is invalid. A valid trait must be no longer than 255 characters, start with "
             'the prefix "CUSTOM_" and use following characters: "A"-"Z", "0"-"9" and "_"'
         ) from None
-    is_new = call.service.database.write(lambda tx: store.create_trait(tx, name))
+    is_new = call.service.database.write(lambda tx: known_names.create_trait(tx, name))
     return call.add_dates(call.empty_answer(201 if is_new else 204, f"/traits/{name}"), time.time())
 
 
@@ -65,7 +66,7 @@ def delete(call: ApiRequest, name: str) -> Response:
     # a trait cannot have a name that is not storable, and some databases fail when they compare such a name
     if not base.is_storable(name):
         raise NotFound(f"No such trait(s): {name}.")
-    call.service.database.write(lambda tx: store.delete(tx, name))
+    call.service.database.write(lambda tx: known_names.delete_trait(tx, name))
     return call.empty_answer()
 
 
@@ -91,7 +92,7 @@ def replace_of_provider(call: ApiRequest, uuid: str) -> Response:
     known = path_uuid(uuid)
     body = call.parse_body(_TRAITS)
     generation = call.service.database.write(
-        lambda tx: store.replace(tx, known, body["resource_provider_generation"], body["traits"])
+        lambda tx: store.replace_traits(tx, known, body["resource_provider_generation"], body["traits"])
     )
     # a set is needed, because clients can send a trait twice
     return _traits_answer(call, in_order(set(body["traits"])), generation, time.time())
@@ -101,5 +102,5 @@ def replace_of_provider(call: ApiRequest, uuid: str) -> Response:
 def delete_of_provider(call: ApiRequest, uuid: str) -> Response:
     """Remove all traits of a provider."""
     known = path_uuid(uuid)
-    call.service.database.write(lambda tx: store.remove_all(tx, known))
+    call.service.database.write(lambda tx: store.remove_traits(tx, known))
     return call.empty_answer()

@@ -12,8 +12,7 @@ from placement.api.call import ApiRequest, api_operation
 from placement.api.resource_providers import existing_provider
 from placement.policies import rest as rules
 from placement.schemas.query import parse_usages
-from placement.store import project_usages
-from placement.store.project_usages import ClassUsage
+from placement.store.usages import ClassUsage, read_project_usage
 
 blueprint = Blueprint("usages", __name__)
 
@@ -39,7 +38,7 @@ def of_project(call: ApiRequest) -> Response:
     with call.service.database.read() as conn:
         # usages and numbers of consumers are read in one snapshot of the database, so that they belong
         # together
-        usage = project_usages.read_usage(conn, wanted.project_id, wanted.user_id)
+        usage = read_project_usage(conn, wanted.project_id, wanted.user_id)
     usages, counts = usage.amounts, usage.consumer_counts
     if call.version < microversion.CONSUMER_TYPES:
         document: dict[str, Any] = _sum_usages(usages)

@@ -14,7 +14,7 @@ from placement.cmd.common import check_bind
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options
 from placement.db import engine
-from placement.read_model.preloaded_model import preloaded_model
+from placement.read_model.model_file import preloaded_model
 from placement.server.worker import BufferingWorker, BundledServer
 
 if TYPE_CHECKING:

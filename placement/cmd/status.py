@@ -18,7 +18,7 @@ from placement.db import migration, sqlite_file
 from placement.db.tables import consumers
 from placement.exceptions import Unavailable
 from placement.maintenance import audit
-from placement.store import classes
+from placement.store import known_names
 
 # oslo.upgradecheck documents this number
 _UNEXPECTED: Final = 255
@@ -140,7 +140,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
             return Result(Code.SUCCESS)
 
         def find_unknown(conn: sa.Connection) -> str | None:
-            unknown = ", ".join(classes.unknown_classes(conn, limited))
+            unknown = ", ".join(known_names.unknown_classes(conn, limited))
             return f"[reservations] limits unknown resource classes: {unknown}." if unknown else None
 
         return self._query_database(

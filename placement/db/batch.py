@@ -4,7 +4,7 @@ To execute most of our statements, SQLAlchemy needs more time than the database.
 statement also takes longer than the statement itself. So frequent statements are :class:`PreparedStatement`
 objects, which are compiled once. A transaction collects statements in a :class:`StatementBatch`, which calls
 the driver (PEP 249) directly. On PostgreSQL the batch sends all its statements together
-(:mod:`placement.db.pipeline`).
+(:mod:`placement.db.postgresql`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -82,9 +82,9 @@ def _supports_pipelines(dialect: sa.Dialect) -> bool:
 @cache
 def _pipeline_is_supported() -> bool:
     # the module is imported here because it needs psycopg, which is installed only for PostgreSQL
-    from placement.db import pipeline
+    from placement.db import postgresql
 
-    return pipeline.is_supported()
+    return postgresql.has_pipeline_mode()
 
 
 class StatementAnswer:
@@ -160,15 +160,17 @@ class StatementBatch:
 
     def _exchange_all(self, waiting: Sequence[StatementAnswer], *, commit: bool) -> None:
         # the module is imported here because it needs psycopg
-        from placement.db import pipeline
+        from placement.db import postgresql
 
         dialect = self._conn.dialect
         steps = [
-            pipeline.PipelineStep(*answer.statement.text_and_values(dialect, answer.values))
+            postgresql.PipelineStep(*answer.statement.text_and_values(dialect, answer.values))
             for answer in waiting
         ]
         connection: Any = self._conn.connection.driver_connection
-        received = pipeline.exchange_statements(connection, self._conn.connection.info, steps, commit=commit)
+        received = postgresql.exchange_statements(
+            connection, self._conn.connection.info, steps, commit=commit
+        )
         for answer, rows in zip(waiting, received, strict=True):
             answer.received = rows
 

@@ -1,12 +1,19 @@
 """Migrates the schema to the newest revision.
 
 If several migrations are started at the same time, they run one after the other.
+
+Each service and command compares the revision of its database with the revisions that this version knows.
+For this comparison, Alembic would import every migration, which would take a third of the time of a start. So
+only migrations use Alembic (:mod:`placement.db.schema_scripts`).
 """
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
 from typing import Final
 
 import sqlalchemy as sa
@@ -15,7 +22,6 @@ from sqlalchemy import exc
 from placement.db import adoption, buckets, engine, errors, migration_lock, sqlite_file
 from placement.db.batch import StatementBatch
 from placement.db.engine import WHOLE_DATABASE, PoolOptions
-from placement.db.schema_revisions import known_revisions, newest_revision, read_revisions
 from placement.db.tables import ExtensionTables, change_buckets, extension_tables, resource_providers
 from placement.exceptions import Unavailable
 
@@ -32,6 +38,36 @@ _LOCK_TIMEOUT: Final = 600
 
 EXACT: Final = frozenset({"0001", "0002"})
 """Revisions of old releases. These releases cannot work with any later revision."""
+
+_DIGITS: Final = "[0-9]" * 4
+VERSION_TABLE: Final = "alembic_version"
+"""Name of the table in which Alembic records the revision of the core's tables."""
+
+
+def script_location() -> Path:
+    """Return the folder of the migrations, which is a part of the installed package."""
+    return Path(str(resources.files("placement.db"))) / "migrations"
+
+
+@cache
+def known_revisions(branch: ExtensionTables | None = None) -> frozenset[str]:
+    """Return the revisions of the core or of an extension: the first four digits of names of files."""
+    folder = script_location() / "versions" if branch is None else branch.revisions
+    return frozenset(file.name.partition("_")[0] for file in folder.glob(f"{_DIGITS}_*.py"))
+
+
+def newest_revision(branch: ExtensionTables | None = None) -> str | None:
+    """Return the revision that this version needs for the tables of the core or of an extension."""
+    return max(known_revisions(branch), default=None)
+
+
+def read_revisions(conn: sa.Connection, branch: ExtensionTables | None = None) -> Sequence[str]:
+    """Return the recorded revisions: none or one, or several if another program has written to the table."""
+    name = VERSION_TABLE if branch is None else branch.version_table
+    if not sa.inspect(conn).has_table(name):
+        return ()
+    table = sa.table(name, sa.column("version_num"))
+    return conn.execute(sa.select(table.c.version_num)).scalars().all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +214,7 @@ def _run_scripts(
         return
     from placement.db import schema_scripts
 
-    schema_scripts.upgrade_tables(conn, revision, branch)
+    schema_scripts.upgrade_tables(conn, script_location(), revision, branch)
 
 
 def _bring_up_core(conn: sa.Connection, revision: str, present: FoundDatabase) -> None:
@@ -229,7 +265,7 @@ def stamp_revision(url: str, revision: str) -> None:
             raise Unavailable(reason)
         from placement.db import schema_scripts
 
-        schema_scripts.stamp_tables(conn, revision)
+        schema_scripts.stamp_tables(conn, script_location(), revision)
 
 
 @contextmanager

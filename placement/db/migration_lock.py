@@ -10,6 +10,9 @@ changed for :data:`LEASE` seconds, a waiting process takes over the lock. So the
 clocks of different machines. If the owner was connected to the same server and its connection is gone, the
 waiting process takes over the lock immediately. The table of the lock exists as long as a process holds the
 lock.
+
+Only :mod:`placement.db.migration` uses this module. The module is separate, because migrations need the lock
+only on MySQL and MariaDB.
 """
 
 import logging

@@ -1,4 +1,8 @@
-"""Connections to MySQL and MariaDB with a changeable timeout for answers."""
+"""Connections to MySQL and MariaDB with a changeable timeout for answers.
+
+Only :mod:`placement.db.engine` uses this module, and imports it only for such a database, because it needs
+PyMySQL.
+"""
 
 from typing import Any, Final
 

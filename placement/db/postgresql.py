@@ -1,4 +1,9 @@
-"""Connections to PostgreSQL with a timeout for answers, which psycopg does not have."""
+"""Connections to PostgreSQL with two features that psycopg does not have: timeouts for answers, and batches.
+
+A batch executes several statements in one round trip. psycopg's own pipeline mode makes a system call for
+each statement, and this call takes longer than the statement. :func:`exchange_statements` first sends all
+statements, and then reads all answers. See "Pipeline Mode" in the documentation of libpq.
+"""
 
 import select
 import time
@@ -14,6 +19,19 @@ from sqlalchemy.exc import ArgumentError
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
+
+
+import uuid
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from psycopg import IsolationLevel
+from psycopg.adapt import Transformer
+from psycopg.pq import ConnStatus, DiagnosticField
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
+
 
 RV = TypeVar("RV")
 
@@ -161,3 +179,193 @@ def _limit_wait(gen: PQGen[RV], seconds: float) -> PQGen[RV]:
     except StopIteration as end:
         value: RV = end.value
         return value
+
+
+_BEGIN: Final = {level: f"BEGIN ISOLATION LEVEL {level.name.replace('_', ' ')}" for level in IsolationLevel}
+_COMMIT: Final = "COMMIT"
+_NAMES: Final = "placement.prepared"
+# statements with more parameters rarely occur twice, so they are not prepared
+_PREPARED_UP_TO: Final = 64
+"""Maximum number of parameters of a statement that is prepared."""
+_Names = dict[str, bytes]
+"""The names of a connection's prepared statements, by the text of the statement."""
+_Encoded = tuple[str, list[bytes | None]]
+"""The text of a statement with its encoded values."""
+
+
+class PipelineStep(NamedTuple):
+    """A statement with parameters ``$1``, ``$2`` and so on, and the values of these parameters."""
+
+    text: str
+    values: Sequence[str | float | None]
+
+
+def has_pipeline_mode() -> bool:
+    """Return whether the libpq of psycopg has the pipeline mode."""
+    return psycopg.Pipeline.is_supported()
+
+
+def exchange_statements(
+    connection: PostgresqlConnection,
+    notes: MutableMapping[Any, Any],
+    steps: Sequence[PipelineStep],
+    *,
+    commit: bool,
+) -> list[list[tuple[Any, ...]]]:
+    """Execute statements in a transaction, and return the rows of each statement.
+
+    If no transaction has begun on the connection, begin one. If ``commit`` is set, commit it.
+
+    :param notes: a dict in which data about the connection are stored until it is closed.
+    :raises psycopg.Error: a statement failed, and no later statement was executed; or the connection is lost,
+        or was closed after a timeout.
+    """
+    # BEGIN is sent together with the statements; psycopg itself would send it separately and wait for its
+    # answer
+    level = connection.isolation_level or IsolationLevel.READ_COMMITTED
+    begin = [PipelineStep(_BEGIN[level], ())] * (connection.info.transaction_status == TransactionStatus.IDLE)
+    end = [PipelineStep(_COMMIT, ())] * commit
+    names: _Names | None = notes.get(_NAMES)
+    if names is None:
+        names = notes[_NAMES] = {}
+        # psycopg's own prepared statements are turned off. With them, psycopg would deallocate all prepared
+        # statements on the server at each rollback.
+        connection.prepare_threshold = None
+    exchanging = _PipelineExchange(connection, names)
+    # values are encoded before the exchange, so that a value that cannot be encoded does not interrupt it
+    encoded = [_encode_step(step) for step in (*begin, *steps, *end)]
+    try:
+        with connection.closed_on_timeout():
+            exchanging.run(encoded)
+    except BaseException:
+        # after an interrupted exchange, the connection cannot be used any more
+        connection.close()
+        raise
+    if exchanging.failure is not None:
+        error = errors.error_from_result(exchanging.failure, connection.info.encoding)
+        if isinstance(error, errors.InvalidSqlStatementName):
+            names.clear()  # a prepared statement is missing; perhaps a pooler has reset the session
+        raise error
+    transformer = Transformer(connection)
+    received = []
+    # the answers to BEGIN and COMMIT, at both ends, have no rows
+    for result in exchanging.results[len(begin) : len(begin) + len(steps)]:
+        # most statements of a write return no rows, so the slow functions that load rows are often not needed
+        if result.ntuples:
+            transformer.set_pgresult(result)
+            received.append(transformer.load_rows(0, result.ntuples, tuple))
+        else:
+            received.append([])
+    return received
+
+
+def _encode_step(step: PipelineStep) -> _Encoded:
+    """Encode the values of a statement in PostgreSQL's text format; return them with the statement."""
+    # with values in text format, the server derives the types of parameters from the statement
+    values = [None if value is None else str(value).encode() for value in step.values]
+    # in UTF-8, a zero byte occurs only in the character NUL, so one search in all values together is enough
+    if values and b"\0" in b"".join(filter(None, values)):
+        raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
+    return step.text, values
+
+
+class _PipelineExchange:
+    """An exchange of statements and results with the server, while the connection is in pipeline mode.
+
+    ``results`` has the results of the statements in order. ``failure`` is the result of the first failed
+    statement.
+    """
+
+    def __init__(self, connection: PostgresqlConnection, names: _Names) -> None:
+        self.results: list[PGresult] = []
+        self.failure: PGresult | None = None
+        self._pgconn = connection.pgconn
+        self._prepares = connection.prepares
+        self._timeout = connection.answer_timeout
+        self._names = names
+        # the names of statements that the server has not confirmed yet, because their preparation can fail or
+        # be skipped
+        self._new: _Names = {}
+        #: for each expected result, the text of the statement that is prepared; None for an execution
+        self._sent: list[str | None] = []
+        self._poll = select.poll()
+        self._poll.register(self._pgconn.socket, select.POLLIN)
+
+    def run(self, steps: Iterable[_Encoded]) -> None:
+        """Send all statements, then read all results.
+
+        :raises psycopg.OperationalError: the connection is lost.
+        :raises TimeoutError: no answer came in time.
+        """
+        self._pgconn.enter_pipeline_mode()
+        for step in steps:
+            self._send(step)
+        # there is only one sync, at the end. So the server skips all statements after a failed one, also
+        # COMMIT.
+        self._pgconn.pipeline_sync()
+        self._flush()
+        for prepared in self._sent:
+            result = self._read()
+            # only the first failure has a reason, because all later results are PIPELINE_ABORTED
+            if result.status == ExecStatus.FATAL_ERROR and self.failure is None:
+                self.failure = result
+            if prepared is None:
+                self.results.append(result)
+            elif result.status == ExecStatus.COMMAND_OK:
+                self._names[prepared] = self._new[prepared]
+        self._next_result()  # reads the result that marks the end of the pipeline
+        self._pgconn.exit_pipeline_mode()
+
+    def _send(self, step: _Encoded) -> None:
+        """Add a statement to the data to be sent, after its preparation if the server does not know it."""
+        text, values = step
+        if len(values) > _PREPARED_UP_TO or not self._prepares:
+            self._pgconn.send_query_params(text.encode(), values)
+        else:
+            name = self._names.get(text) or self._new.get(text)
+            if name is None:
+                # names are random, because a pooler can give this session to another worker, which chooses
+                # its own names
+                name = self._new[text] = uuid.uuid4().hex.encode()
+                self._pgconn.send_prepare(name, text.encode())
+                self._sent.append(text)
+            self._pgconn.send_query_prepared(name, values)
+        self._sent.append(None)
+
+    def _flush(self) -> None:
+        while self._pgconn.flush():
+            self._poll.modify(self._pgconn.socket, select.POLLIN | select.POLLOUT)
+            wait_for(self._poll, self._timeout)
+            # sometimes the server reads no more until this client has read its output
+            self._pgconn.consume_input()
+            self._poll.modify(self._pgconn.socket, select.POLLIN)
+
+    def _read(self) -> "PGresult":
+        """Return the result of the next statement."""
+        result = self._next_result()
+        # after the results of each statement, libpq returns NULL, which has to be read before the results of
+        # the next statement
+        while self._next_or_none() is not None:
+            pass
+        return result
+
+    def _next_result(self) -> "PGresult":
+        result = self._next_or_none()
+        if result is not None and self._pgconn.status != ConnStatus.BAD:
+            return result
+        if result is not None and result.error_field(DiagnosticField.SQLSTATE):
+            self.failure = self.failure or result
+        # the failure is raised first. It is, for example, the last message of a server that shuts down and
+        # has rolled the transaction back.
+        if self.failure is not None:
+            raise errors.error_from_result(self.failure)
+        raise psycopg.OperationalError(f"the connection is lost: {self._pgconn.get_error_message()}")
+
+    def _next_or_none(self) -> "PGresult | None":
+        while self._pgconn.is_busy():
+            wait_for(self._poll, self._timeout)
+            try:
+                self._pgconn.consume_input()
+            except psycopg.OperationalError:
+                break  # the connection is lost; if the server sent a message before, it is the next result
+        return self._pgconn.get_result()

@@ -33,13 +33,14 @@ Nouns
 
 Modules
     - ``provider`` and ``trees`` have classes for these nouns, and ``index`` has the indexes of the snapshot.
-      ``snapshot`` combines providers, trees and indexes. ``layered_dict`` has dictionaries that do not copy
-      unchanged entries. ``tree_table`` has tables of what explanations compare of each tree.
+      ``tree_classes`` makes trees that share equal objects, and indexes equivalent hosts. ``snapshot``
+      combines providers, trees and indexes. ``layered_dict`` has dictionaries that do not copy unchanged
+      entries. ``tree_table`` has tables of what explanations compare of each tree.
     - ``rows`` reads providers from the database; ``follower`` decides which providers to read, and checks
       what it has read.
     - ``feed`` gives requests their turns and their views.
-    - ``columns`` encodes and decodes a model; ``model_file`` decides when a worker writes and reads the file.
-      ``preloaded_model`` has the model that a server reads before it forks workers.
+    - ``columns`` encodes and decodes a model; ``model_file`` decides when a worker writes and reads the file,
+      and has the model that a server reads before it forks workers.
     - ``metrics`` counts updates, and shows the inventories to Prometheus.
 
 The order of calls

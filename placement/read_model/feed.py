@@ -42,8 +42,7 @@ from placement.read_model.follower import (
     read_all,
     without_collection,
 )
-from placement.read_model.model_file import ModelFile, ModelFileWriter
-from placement.read_model.preloaded_model import drop_preloaded, find_preloaded
+from placement.read_model.model_file import ModelFile, ModelFileWriter, drop_preloaded, find_preloaded
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 

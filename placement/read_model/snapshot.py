@@ -11,7 +11,6 @@ from itertools import compress, islice
 from operator import attrgetter, lt, ne
 from typing import Any, Final
 
-from placement.read_model.equivalent_hosts import EquivalentHosts, any_differs
 from placement.read_model.index import (
     EMPTY_INDEX,
     NO_ROOTS,
@@ -25,8 +24,9 @@ from placement.read_model.index import (
 )
 from placement.read_model.layered_dict import as_one_layer, copy_for_changes
 from placement.read_model.provider import Attribute, Provider
+from placement.read_model.tree_classes import EquivalentHosts, TreeClasses, any_differs
 from placement.read_model.tree_table import Spend, TreeTable, TreeTables
-from placement.read_model.trees import HostTree, PortionBounds, TreeClasses, Where
+from placement.read_model.trees import HostTree, PortionBounds, Where
 
 DISTANCE: Final = "numa_distance."
 """Prefix of attributes that state the distance of a NUMA node to another node. The uuid of the other node's

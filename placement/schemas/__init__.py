@@ -10,12 +10,12 @@ Modules
     - ``base`` has the fields of schemas, and :func:`~placement.schemas.base.load`, which turns the first
       violation into the error of the request.
     - ``terms`` parses the values in query strings, such as amounts and traits.
-    - ``query`` and ``query_candidates`` turn query strings into filters of lists, and into requests for
-      candidates (``placement.search.request``).
+    - ``query`` turns query strings into filters of lists. ``candidates`` turns query strings and bodies into
+      requests for candidates (``placement.search.request``), and has the parts of bodies with such requests.
     - ``resource_provider``, ``inventory`` and ``allocation`` have the bodies of OpenStack Placement's
       resources. ``allocation`` makes a schema for each microversion.
-    - ``claim``, ``explanation``, ``reservation``, ``time_events`` and ``tree`` have the bodies and queries of
-      ``/ext/v1``, except the query for changes and the body of attributes.
+    - ``claim``, ``reservation``, ``time_events`` and ``tree`` have the bodies and queries of ``/ext/v1``,
+      except the query for changes, the body of attributes and the body of explanations.
     - ``request_form`` has the interface of forms.
 
 The order of calls

@@ -6,8 +6,6 @@ from typing import Any, Final
 from marshmallow import post_load
 
 from placement import microversion
-from placement.db.tables import WINDOW_HOLD
-from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas.base import (
     ArrayField,
@@ -56,16 +54,6 @@ def _by_provider(min_properties: int) -> MapField:
 def allocations_field(**options: Any) -> MapField:
     """Return a field for amounts by provider; ``options`` are passed to the field."""
     return MapField(_UUID, ObjectField(_OfProvider), canonical=canonical_uuid, **options)
-
-
-def check_consumer_type(consumer: str, consumer_type: str | None) -> None:
-    """Raise InvalidRequest for the type of holds, because only the service makes consumers of this type."""
-    # if a client could make a consumer of this type, no client could change or delete this consumer later
-    if consumer_type == WINDOW_HOLD:
-        raise InvalidRequest(
-            f"The consumer {consumer} cannot have the type {WINDOW_HOLD}: only the service makes consumers of"
-            " this type, which keep resources free for reservations."
-        )
 
 
 # the schemas are cached by microversion, because making a schema's classes takes longer than reading a body

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
-from placement.schemas import explanation
-from placement.schemas.allocation import check_consumer_type
+from placement.schemas import candidates
 from placement.schemas.base import (
     ArrayField,
     BooleanField,
@@ -27,7 +26,7 @@ from placement.search.claims.claim import Order, WantedClaim
 from placement.search.claims.scores import ATTRIBUTE, CRITERIA
 from placement.store import reservations
 from placement.store.claim_ends import EndChange
-from placement.store.consumers import ConsumerOwnership
+from placement.store.consumers import ConsumerOwnership, check_consumer_type
 from placement.store.expiries import EndMarker
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from placement.store.time_profile import AT_ONCE, MAX_AHEAD, EndAction, TimeWindow
@@ -102,7 +101,7 @@ class _GroupSchema(StrictSchema):
     max_per_host = IntegerField(1, load_default=None)
 
 
-class HostsSchema(explanation.VersionedSchema, explanation.AskingSchema):
+class HostsSchema(candidates.VersionedSchema, candidates.AskingSchema):
     """A query or a flavor, with the allowed hosts and the excluded hosts."""
 
     allowed_hosts = ArrayField(UuidField(), min_items=1, max_items=MAX_ROOTS, load_default=None)
@@ -124,7 +123,7 @@ class OwnedSchema(HostsSchema):
     )
 
 
-class _ClaimSchema(OwnedSchema, explanation.TopologySchema):
+class _ClaimSchema(OwnedSchema, candidates.TopologySchema):
     """The claim of one consumer, with the fields of ``PUT /allocations/{consumer_uuid}``."""
 
     consumer_uuid = UuidField(required=True)
@@ -275,7 +274,7 @@ def _wanted_claim(claim: dict[str, Any], forms: RequestForms) -> WantedClaim:
         group=group,
         generation=claim["consumer_generation"],
         alternates=claim["alternates"],
-        topology=explanation.parse_topology(claim["topology"], wanted.request),
+        topology=candidates.parse_topology(claim["topology"], wanted.request),
         expires_in=claim["expires_in"],
     )
 
@@ -287,7 +286,7 @@ def parse_hosted(
 
     :raises InvalidRequest: the field ``query`` or ``flavor`` of the body is wrong.
     """
-    asked = explanation.parse(body, forms)
+    asked = candidates.parse_body(body, forms)
     return WantedClaim(
         consumer=consumer,
         # the generation is None, because a reservation is a new consumer; for claims, _wanted_claim() sets

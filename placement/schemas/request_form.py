@@ -1,4 +1,8 @@
-"""Has the request for candidates in a body, and the interface of forms, which replace query strings."""
+"""Has the request for candidates in a body, and the interface of forms, which replace query strings.
+
+The module is separate from ``candidates``, because extensions with forms import it, and ``candidates`` loads
+these extensions while it is imported.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

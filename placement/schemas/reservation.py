@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
-from placement.schemas import explanation
+from placement.schemas import candidates
 from placement.schemas.allocation import allocations_field
 from placement.schemas.base import (
     ArrayField,
@@ -47,13 +47,13 @@ _APART: Final = ConsumerGroup("different-hosts", GroupPolicy.ANTI_AFFINITY, 1)
 """The group of the claims in a body that need different hosts."""
 
 
-class _JointClaim(HostsSchema, explanation.TopologySchema):
+class _JointClaim(HostsSchema, candidates.TopologySchema):
     """One of several requests that must fit at the same time; the claim is repeated ``count`` times."""
 
     count = IntegerField(1, MAX_CLAIMS, load_default=1)
 
 
-class JointSchema(HostsSchema, explanation.TopologySchema):
+class JointSchema(HostsSchema, candidates.TopologySchema):
     """One request, or several requests in ``claims``."""
 
     claims = ArrayField(
@@ -106,7 +106,7 @@ def _parse_one(
     asked: dict[str, Any], forms: RequestForms, consumer: str, owner: ConsumerOwnership
 ) -> WantedClaim:
     wanted = parse_hosted(asked, forms, consumer, owner)
-    return replace(wanted, topology=explanation.parse_topology(asked["topology"], wanted.request))
+    return replace(wanted, topology=candidates.parse_topology(asked["topology"], wanted.request))
 
 
 MAX_SECONDS: Final = 10 * 366 * 86_400.0

@@ -29,8 +29,9 @@ Nouns
     its *budget*.
 
 Modules
-    - ``request`` has the classes of requests, which ``placement.schemas`` makes. ``conditions`` turns a
-      request into needs and conditions.
+    - ``request`` has the classes of requests, which ``placement.schemas`` makes, and filters the providers
+      for ``GET /resource_providers``. ``conditions`` turns a request for candidates into needs and
+      conditions.
     - ``roots`` finds the trees in which a search can have results. It begins with the rarest requested
       property.
     - ``candidate_search`` goes from tree to tree and orders the candidates.
@@ -39,7 +40,6 @@ Modules
       ``symmetry`` recognises assignments that differ only in equal providers and equal groups.
     - ``candidates`` has the classes of the results, ``rendering`` writes the answer, and ``budget`` limits
       the work.
-    - ``host_filter`` serves ``GET /resource_providers``.
     - ``diagnosis`` explains why a request has few candidates or none, and which changes of the request would
       help.
     - ``claims`` finds a host for each claim, scores the possible choices, and writes the chosen allocations.

@@ -19,23 +19,23 @@ The steps of a claim
 
 Modules
     - ``allocations`` writes, releases and reads allocations. ``claims`` decides whether providers have enough
-      free capacity, without using the database. ``consumers`` reads and writes consumers and their
-      generations.
-    - ``claim_commit`` writes claims that were placed with the read model, and their groups (``groups``).
+      free capacity, and at which other times refused amounts fit, without using the database. ``consumers``
+      reads and writes consumers and their generations, and has the conditions that leave out expired ones.
+    - ``claim_commit`` writes claims that were placed with the read model, and ``groups`` their groups.
     - ``claimants`` locks the consumers of claims, with their holdings.
     - ``reservations`` reads reservations, and divides them between claims; ``reservation_changes`` writes
-      them. ``expiries`` writes the end times of claims; ``expired`` has queries that leave out expired
-      consumers, and ``due_changes`` releases these consumers and begins windows. ``booking_limits`` checks
-      the limits on reservations of a project, and ``maintenances`` books whole hosts. ``window_history``
-      records windows that are over, and ``window_usage`` computes sums of windows for metrics.
-      ``time_profile`` computes the amounts that later windows need, and ``holds`` keeps these amounts free.
-      ``time_shifts`` finds other times at which refused amounts fit.
-    - ``providers``, ``inventories``, ``traits``, ``aggregates`` and ``attributes`` write one part of a
-      provider each; ``trees`` writes all parts of a tree, ``reshaper`` moves inventories with allocations.
-    - ``optimistic_write`` writes inventories, traits or aggregates without reading first. ``names`` and
-      ``classes`` write and look up the names of resource classes and traits.
+      them. ``expiries`` writes the end times of claims, ``claim_ends`` changes them, and ``due_changes``
+      releases expired consumers and begins windows. ``booking_limits`` checks the limits on reservations of a
+      project, and ``maintenances`` books whole hosts. ``window_room`` makes room for windows: preemptible
+      claims end, and other windows move. ``window_history`` records windows that are over. ``time_profile``
+      computes the amounts that later windows need, and ``holds`` keeps these amounts free.
+    - ``providers`` and ``inventories`` write providers with their inventories, ``provider_properties`` their
+      traits, aggregates and attributes; ``trees`` writes all parts of a tree, ``reshaper`` moves inventories
+      with allocations.
+    - ``optimistic_write`` writes inventories, traits or aggregates without reading first. ``known_names``
+      writes and looks up the names of resource classes and traits.
     - ``changes`` finds the providers that have changed, and ``holders`` the consumers with allocations of
-      providers. ``project_usages`` reads the usage of projects.
+      providers. ``usages`` computes the usage of projects, and of all windows.
 
 Imports
     The API, ``placement.search.claims``, ``placement.maintenance`` and the extras import this package. The

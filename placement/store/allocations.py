@@ -44,7 +44,7 @@ from placement.exceptions import NotFound
 from placement.read_model.provider import Inventory
 from placement.read_model.rows import INVENTORY_COLUMNS
 from placement.store import consumers as consumer_store
-from placement.store import holds, names, time_events, window_history
+from placement.store import holds, known_names, time_events, window_history
 from placement.store.claimants import (
     LockedConsumers,
     check_generations,
@@ -60,8 +60,7 @@ from placement.store.claims import (
     check_capacity,
     unmet_needs,
 )
-from placement.store.consumers import ANY_GENERATION
-from placement.store.expired import COUNTS, IS_TIMED
+from placement.store.consumers import ANY_GENERATION, IS_TIMED, NOT_EXPIRED
 
 
 def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
@@ -125,7 +124,7 @@ def write_claims(
     named = {name for claim in claims for resources in claim.resources.values() for name in resources}
     # the lookup includes classes that no provider of the claims has, to distinguish unknown names from
     # missing inventories
-    others = names.NameLookup(tx, resource_classes, named - known_classes.keys())
+    others = known_names.NameLookup(tx, resource_classes, named - known_classes.keys())
     classes = {**known_classes, **others.ids}
     # the removal before this check is rolled back if the check refuses the claims
     if not are_promised:
@@ -354,8 +353,8 @@ _shown: Final = (
     # consumers are ordered by creation, so that equal allocations give equal answers
     .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
 )
-_of_consumer: Final = _shown.where(consumers.c.uuid == sa.bindparam("consumer"), COUNTS)
-# the condition COUNTS is missing, because callers need the holdings even if the consumer has expired
+_of_consumer: Final = _shown.where(consumers.c.uuid == sa.bindparam("consumer"), NOT_EXPIRED)
+# the condition NOT_EXPIRED is missing, because callers need the holdings even if the consumer has expired
 PRESENT: Final = StatementFamily(consumers.c.uuid, _shown.where)
 """Statements that read all allocations of some consumers, expired or not, by uuid."""
 PLANNED: Final = StatementFamily(
@@ -378,9 +377,9 @@ PLANNED: Final = StatementFamily(
 )
 """Statements that read the planned allocations of some pending windows, by uuid."""
 _of_providers: Final = _shown.where(
-    resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)), COUNTS
+    resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)), NOT_EXPIRED
 )
-_of_provider: Final = _shown.where(resource_providers.c.uuid == sa.bindparam("provider"), COUNTS)
+_of_provider: Final = _shown.where(resource_providers.c.uuid == sa.bindparam("provider"), NOT_EXPIRED)
 
 
 def of_consumer(conn: sa.Connection, consumer: str) -> list[Allocation]:
@@ -467,7 +466,7 @@ _lock_consumer: Final = PreparedStatement(
                     sa.select(
                         sa.case((_RELEASED_AT_ONCE, consumers.c.id), else_=sa.literal_column(_ANOTHER_WAY))
                     )
-                    .where(consumers.c.uuid == sa.bindparam("consumer", type_=sa.String), COUNTS)
+                    .where(consumers.c.uuid == sa.bindparam("consumer", type_=sa.String), NOT_EXPIRED)
                     .with_for_update()
                     .scalar_subquery(),
                     sa.String,

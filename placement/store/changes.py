@@ -20,7 +20,7 @@ from placement.db.buckets import EPOCH, PROVIDER_BUCKETS
 from placement.db.database import WriteTransaction
 from placement.db.tables import allocations, change_buckets, consumers, deleted_providers, resource_providers
 from placement.exceptions import CURSOR_TOO_OLD, Gone, InvalidRequest
-from placement.store.expired import COUNTS
+from placement.store.consumers import NOT_EXPIRED
 
 # the first byte of a cursor, which identifies the format, so that later releases can change it
 _VERSION: Final = 1
@@ -265,7 +265,7 @@ def _changed_holders(conn: sa.Connection, provider_ids: Collection[int]) -> dict
         sa.select(allocations.c.provider_id, consumers.c.uuid, consumers.c.generation)
         .select_from(allocations)
         .join(consumers, consumers.c.id == allocations.c.consumer_id)
-        .where(allocations.c.provider_id.in_(provider_ids), COUNTS)
+        .where(allocations.c.provider_id.in_(provider_ids), NOT_EXPIRED)
         # the rows are distinct, because a consumer has a row for each resource class
         .distinct()
         .order_by(allocations.c.provider_id, consumers.c.uuid)

@@ -26,8 +26,7 @@ from placement.db.tables import (
 from placement.exceptions import Conflict, ConsumerExists
 from placement.store import consumers as consumer_store
 from placement.store.claims import ClaimantHolding, ConsumerClaim
-from placement.store.consumers import ANY_GENERATION
-from placement.store.expired import COUNTS, IS_TIMED
+from placement.store.consumers import ANY_GENERATION, IS_TIMED, NOT_EXPIRED
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +212,7 @@ _HELD_BY: Final = StatementFamily(
         allocations.c.resource_class_id,
         allocations.c.used,
         # the rows include expired consumers, because their holdings still occupy resources
-        sa.not_(COUNTS),
+        sa.not_(NOT_EXPIRED),
         IS_TIMED,
     )
     .select_from(allocations)
@@ -233,7 +232,7 @@ def _later_amounts(chosen: sa.ColumnElement[bool]) -> sa.Select[Any]:
                 table.c.resource_class_id,
                 table.c.used,
                 sa.literal_column(is_planned).label("is_planned"),
-                sa.not_(COUNTS).label("is_over"),
+                sa.not_(NOT_EXPIRED).label("is_over"),
             )
             .select_from(table)
             .join(resource_providers, resource_providers.c.id == table.c.provider_id)

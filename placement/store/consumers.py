@@ -1,4 +1,9 @@
-"""Reads, locks and writes consumers, which hold allocations, and the generations of consumers."""
+"""Reads, locks and writes consumers, which hold allocations, and the generations of consumers.
+
+A reservation or an unconfirmed claim expires at its expiry time by the clock of the database, even if no
+worker reads the database at that time. Queries that show consumers add the condition :data:`NOT_EXPIRED`.
+A writer that needs the amounts of expired consumers releases them (:mod:`placement.store.due_changes`).
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,12 +13,15 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from placement.db import clock
 from placement.db.batch import PreparedStatement, StatementAnswer, StatementFamily, split_rows
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
     RESERVATION,
+    WINDOW_HOLD,
     ConsumerId,
     allocations,
+    claim_expiries,
     consumers,
     is_same_text,
     planned_allocations,
@@ -21,9 +29,60 @@ from placement.db.tables import (
     resource_providers,
     window_promises,
 )
-from placement.exceptions import ConcurrentUpdate, ConsumerExists
+from placement.exceptions import ConcurrentUpdate, ConsumerExists, InvalidRequest
 from placement.store import window_history
-from placement.store.expired import COUNTS
+
+EXPIRES: Final = sa.and_(
+    consumers.c.id == claim_expiries.c.consumer_id,
+    # rows count only for the current generation: so any write of allocations ends the expiry without another
+    # statement
+    consumers.c.generation == claim_expiries.c.generation,
+)
+"""SQL condition: the claim of a consumer has an expiry time, valid for the consumer's current generation.
+After a change of the generation, the row with the expiry time has no effect.
+"""
+
+_HAS_EXPIRED: Final = (
+    sa.and_(
+        consumers.c.id == reservations.c.consumer_id,
+        consumers.c.consumer_type == RESERVATION,
+        # the clock of the database decides, so that all workers agree
+        reservations.c.expires_at <= clock.ServerNow(),
+    ),
+    sa.and_(EXPIRES, claim_expiries.c.expires_at <= clock.ServerNow()),
+)
+
+# PostgreSQL estimates that a third of all rows has expired. With an order by time, it reads the expired rows
+# from the index of times; otherwise it would read all rows: 0.2 s with 100,000 windows, at each expiry.
+EXPIRED_UUIDS: Final = (
+    sa.select(consumers.c.uuid)
+    .select_from(reservations.join(consumers, _HAS_EXPIRED[0]))
+    .order_by(reservations.c.expires_at),
+    sa.select(consumers.c.uuid)
+    .select_from(claim_expiries.join(consumers, _HAS_EXPIRED[1]))
+    .order_by(claim_expiries.c.expires_at),
+)
+"""Queries for the uuids of expired consumers, in the order of their expiry: reservations, and claims."""
+
+# Both conditions are correlated lookups by primary key. PostgreSQL estimates that a third of all reservations
+# has expired, so it would read the whole table for NOT IN: 50 ms with 500,000 windows, for the allocations of
+# one consumer.
+NOT_EXPIRED: Final = sa.and_(
+    *(~sa.select(sa.literal(1)).where(expired).correlate(consumers).exists() for expired in _HAS_EXPIRED)
+)
+"""SQL condition: the consumer has not expired."""
+
+IS_TIMED: Final = sa.or_(
+    # these are correlated lookups by primary key, because a cloud may have many claims with an end time
+    sa.select(sa.literal(1))
+    .where(reservations.c.consumer_id == consumers.c.id, reservations.c.starts_at.is_not(None))
+    .correlate(consumers)
+    .exists(),
+    sa.select(sa.literal(1)).where(EXPIRES, claim_expiries.c.is_final).correlate(consumers).exists(),
+)
+"""SQL condition: the allocations of the consumer have a known end time, so the amounts of holds depend on
+them.
+"""
 
 
 class AnyGeneration(Enum):
@@ -46,7 +105,7 @@ _columns: Final = (
     consumers.c.consumer_type,
     consumers.c.generation,
 )
-_by_uuid: Final = sa.select(*_columns).where(consumers.c.uuid == sa.bindparam("uuid"), COUNTS)
+_by_uuid: Final = sa.select(*_columns).where(consumers.c.uuid == sa.bindparam("uuid"), NOT_EXPIRED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +135,16 @@ class ConsumerRow:
     generation: int
 
 
+def check_consumer_type(consumer: str, consumer_type: str | None) -> None:
+    """Raise InvalidRequest for the type of holds, because only the service makes consumers of this type."""
+    # if a client could make a consumer of this type, no client could change or delete this consumer later
+    if consumer_type == WINDOW_HOLD:
+        raise InvalidRequest(
+            f"The consumer {consumer} cannot have the type {WINDOW_HOLD}: only the service makes consumers of"
+            " this type, which keep resources free for reservations."
+        )
+
+
 def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwnership:
     """Return the owner of an existing consumer after a request, which keeps the fields in ``unsaid``."""
     # in the common case the same object is returned, because this runs for each claim
@@ -91,7 +160,7 @@ def present_owner(row: ConsumerRow) -> ConsumerOwnership:
 
 def find_consumer(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
     """Return the consumer with this uuid; None if it does not exist or has expired."""
-    # COUNTS leaves out expired consumers
+    # NOT_EXPIRED leaves out expired consumers
     row = conn.execute(_by_uuid, {"uuid": uuid}).first()
     return None if row is None else ConsumerRow(*row)
 

@@ -18,20 +18,11 @@ from placement.db import buckets, clock
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import consumers, planned_allocations, reservations
 from placement.exceptions import ConcurrentUpdate, Conflict, ConsumerExists
-from placement.store import (
-    allocations,
-    claimants,
-    expired,
-    expiries,
-    time_events,
-    time_schedule,
-    window_promises,
-)
+from placement.store import allocations, claimants, expiries, time_events, time_schedule, window_promises
 from placement.store import consumers as consumer_store
-from placement.store.claims import CapacityExceeded
+from placement.store.claims import CapacityExceeded, TimeShifts, largest_amount, shifts_of_needs
 from placement.store.reservations import RESERVING_CONSUMERS, window_claim
 from placement.store.time_profile import TimeWindow, overlaps_sentence
-from placement.store.time_shifts import TimeShifts, largest_amount, shifts_of_needs
 from placement.store.time_skyline import make_skylines
 
 T = TypeVar("T")
@@ -62,7 +53,7 @@ def write_with_room(
                 raise  # the claim fails for another reason than missing room
             # this runs in a new transaction, because the failed transaction holds no locks any more
             with database.read() as conn:
-                some = any(conn.execute(query.limit(1)).first() for query in expired.UUIDS)
+                some = any(conn.execute(query.limit(1)).first() for query in consumer_store.EXPIRED_UUIDS)
                 overlaps = "" if some else _describe_overlaps(conn, conflict, own)
             if some and give_back_expired(database):
                 continue
@@ -117,7 +108,7 @@ _due: Final = (
         consumers.c.id.in_(sa.select(planned_allocations.c.consumer_id)),
         reservations.c.starts_at <= clock.ServerNow(),
     )
-    # in this order, PostgreSQL reads only windows that have begun, as for placement.store.expired.UUIDS
+    # in this order, PostgreSQL reads only windows that have begun, as for EXPIRED_UUIDS
     .order_by(reservations.c.starts_at)
     .limit(_AT_ONCE)
 )
@@ -224,7 +215,11 @@ def _write_held(tx: WriteTransaction, locked: claimants.LockedConsumers, uuids: 
 
 def _give_back_expired(tx: WriteTransaction) -> int:
     # one call releases at most 100 of each kind; later calls release the rest
-    found = [uuid for query in expired.UUIDS for uuid in tx.conn.execute(query.limit(_AT_ONCE)).scalars()]
+    found = [
+        uuid
+        for query in consumer_store.EXPIRED_UUIDS
+        for uuid in tx.conn.execute(query.limit(_AT_ONCE)).scalars()
+    ]
     # this removes rows of confirmed claims, so that the query below does not read them each time
     expiries.forget_confirmed(tx)
     if found:
@@ -232,7 +227,7 @@ def _give_back_expired(tx: WriteTransaction) -> int:
         consumer_store.lock(tx, found)
         found = [
             uuid
-            for query in expired.UUIDS
+            for query in consumer_store.EXPIRED_UUIDS
             for uuid in tx.conn.execute(query.where(consumers.c.uuid.in_(found))).scalars()
         ]
         allocations.give_back(tx, found)

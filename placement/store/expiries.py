@@ -26,8 +26,7 @@ from placement.db.tables import (
 )
 from placement.exceptions import Conflict, NotFound
 from placement.store import consumers as consumer_store
-from placement.store.consumers import ConsumerOwnership
-from placement.store.expired import EXPIRES
+from placement.store.consumers import EXPIRES, ConsumerOwnership
 from placement.store.time_profile import EndAction
 
 

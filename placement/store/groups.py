@@ -1,12 +1,42 @@
-"""Groups of consumers, with their members, the members' hosts, and the checks of a policy.
+"""Groups of consumers: their members with the members' hosts, the checks of a policy, joining and leaving.
 
-This module does not use the database.
+A consumer is a member of at most one group. The consumer leaves the group when it loses its last allocation.
+A consumer also leaves its group with its next claim, unless this claim names the group again. A transaction
+that adds a consumer to a group locks the bucket of the group. So if two consumers join at the same time, the
+second transaction sees the first member.
 """
+
+from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+import sqlalchemy as sa
+
+from placement.db import buckets
+from placement.db.batch import (
+    KEPT_SIZES,
+    PreparedStatement,
+    Rows,
+    StatementFamily,
+    Values,
+    bind_parameters,
+    bind_rows,
+)
+from placement.db.database import WriteTransaction
+from placement.db.tables import (
+    allocations,
+    consumer_groups,
+    consumers,
+    provider_traits,
+    resource_providers,
+    traits,
+)
+from placement.read_model.provider import SHARES
 
 
 class GroupPolicy(StrEnum):
@@ -63,6 +93,15 @@ class ConsumerGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupMembership:
+    """A consumer (by uuid), the group that it joins, and the roots of its hosts."""
+
+    consumer: str
+    group: ConsumerGroup
+    hosts: Collection[int]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupMember:
     """A member of a group, with the roots of the hosts of its allocations.
 
@@ -101,3 +140,89 @@ def members_by_host(members: Iterable[GroupMember], apart_from: Container[str]) 
 def size(members: Iterable[GroupMember], apart_from: Container[str]) -> int:
     """Return the number of members with allocations, without the consumers in ``apart_from``."""
     return sum(1 for each in members if each.consumer not in apart_from and each.hosts)
+
+
+def group_buckets(names: Iterable[str]) -> set[int]:
+    """Return the buckets that must be locked before consumers join the groups with these names."""
+    return {buckets.bucket_of_group(name) for name in names}
+
+
+def group_lookup(names: Collection[str]) -> tuple[PreparedStatement, Values]:
+    """Return the statement with its values that reads the rows for :func:`group_members`."""
+    return _MEMBER_LOOKUP.bind_list(sorted(names))
+
+
+def group_members(rows: Rows) -> Members:
+    """Return the members of groups, with their hosts, from the rows of :func:`group_lookup`."""
+    taken: dict[tuple[str, str, int], list[tuple[int, bool]]] = {}
+    for name, consumer, generation, root, shares in rows:
+        # the generation is part of a member, because with an equal generation its allocations are unchanged
+        taken.setdefault((name, consumer, generation), []).append((root, bool(shares)))
+    found: dict[str, set[GroupMember]] = {}
+    for (name, consumer, generation), providers in taken.items():
+        found.setdefault(name, set()).add(GroupMember(consumer, generation, hosts_of(providers)))
+    return {name: frozenset(each) for name, each in found.items()}
+
+
+# the query also tells which providers share, because these are not hosts (see hosts_of)
+_sharing: Final = (
+    sa.select(provider_traits.c.provider_id)
+    .join(traits, traits.c.id == provider_traits.c.trait_id)
+    .where(traits.c.name == SHARES)
+)
+
+
+_MEMBER_LOOKUP: Final = StatementFamily(
+    consumer_groups.c.name,
+    sa.select(
+        consumer_groups.c.name,
+        consumers.c.uuid,
+        consumers.c.generation,
+        # the root_id of a root is NULL
+        sa.func.coalesce(resource_providers.c.root_id, resource_providers.c.id),
+        resource_providers.c.id.in_(_sharing),
+    )
+    .select_from(consumer_groups)
+    .join(consumers, consumers.c.id == consumer_groups.c.consumer_id)
+    # inner joins suffice, because each consumer has an allocation
+    .join(allocations, allocations.c.consumer_id == consumer_groups.c.consumer_id)
+    .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
+    .where,
+)
+
+
+def leave_groups(tx: WriteTransaction, consumer_ids: Collection[int]) -> None:
+    """Remove these consumers, which the caller has locked, from their groups."""
+    if consumer_ids:
+        tx.queue(*_MEMBERSHIP_REMOVAL.bind_list(sorted(consumer_ids)))
+
+
+_MEMBERSHIP_REMOVAL: Final = StatementFamily(consumer_groups.c.consumer_id, sa.delete(consumer_groups).where)
+
+
+def join_groups(tx: WriteTransaction, names: Mapping[str, str]) -> None:
+    """Add consumers to groups; ``names`` has the name of each consumer's group, by the consumer's uuid.
+
+    The caller has locked the buckets of the groups, and the consumers are in no group yet.
+    """
+    rows = [{"consumer": consumer, "name": name} for consumer, name in sorted(names.items())]
+    # claims without a group, the common case, need no statement
+    if rows:
+        tx.queue(_member_insertion(len(rows)), bind_rows(rows))
+
+
+@lru_cache(KEPT_SIZES)
+def _member_insertion(count: int) -> PreparedStatement:
+    """Return a statement that adds consumers to groups before the ids of these consumers are known."""
+    rows = [
+        {
+            # the consumer is selected by uuid, because the ids of new consumers are unknown before the batch
+            # is sent
+            "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
+            "name": name,
+        }
+        for consumer, name in zip(
+            bind_parameters("consumer", count), bind_parameters("name", count), strict=True
+        )
+    ]
+    return PreparedStatement(sa.insert(consumer_groups).values(rows))

@@ -12,7 +12,7 @@ from placement.db.database import WriteTransaction
 from placement.db.tables import allocations, inventories, resource_classes, resource_providers
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
 from placement.read_model.provider import capacity
-from placement.store import names, optimistic_write, providers
+from placement.store import known_names, optimistic_write, providers
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ def _lock(
     # the lock and the three lookups are sent together
     tx.lock([uuid])
     present = class_ids(tx, uuid)
-    lookup = names.NameLookup(tx, resource_classes, wanted)
+    lookup = known_names.NameLookup(tx, resource_classes, wanted)
     row = providers.read_locked(tx, uuid)
     if generation is not None and row.generation != generation:
         raise ConcurrentUpdate(

@@ -35,8 +35,7 @@ from placement.store import consumers as consumer_store
 from placement.store.allocations import read_supplies, write_claims
 from placement.store.claimants import LockedConsumers, lock_consumers
 from placement.store.claims import ConsumerClaim
-from placement.store.consumers import ConsumerOwnership
-from placement.store.expired import COUNTS, EXPIRES
+from placement.store.consumers import EXPIRES, NOT_EXPIRED, ConsumerOwnership
 from placement.store.providers import no_provider
 from placement.store.reservation_changes import ReservationEnd, make_reservation
 from placement.store.reservations import (
@@ -217,7 +216,7 @@ _guests: Final = (
         consumers.c.uuid != sa.bindparam("own"),
         sa.func.coalesce(consumers.c.consumer_type, "") != WINDOW_HOLD,
         sa.func.coalesce(reservations.c.starts_at, 0.0) < sa.bindparam("after", type_=sa.Double),
-        COUNTS,
+        NOT_EXPIRED,
     )
     .order_by(consumers.c.uuid)
     .limit(sa.bindparam("limit", type_=sa.Integer))

@@ -18,9 +18,9 @@ from placement.exceptions import EndTooLate, InvalidRequest, Unavailable
 from placement.store import allocations, claimants, time_schedule, window_history
 from placement.store import consumers as consumer_store
 from placement.store.booking_limits import BookingLimits
+from placement.store.claim_ends import latest_expiry
 from placement.store.claims import CapacityExceeded
 from placement.store.due_changes import refuse_returns, write_seen
-from placement.store.latest_expiry import latest_expiry
 from placement.store.reservations import (
     RESERVING_CONSUMERS,
     CapacityReservation,

@@ -14,7 +14,7 @@ from placement.store import (
     due_changes,
     expiries,
     inventories,
-    names,
+    known_names,
     providers,
     reservations,
     window_promises,
@@ -59,7 +59,7 @@ def reshape_locked(
     # one call locks all providers, with or without allocations, so that locks are taken in the usual order
     locked = claimants.lock_claimed(tx, claims, wanted, others=sorted(windows.difference(own)))
     present = {uuid: inventories.class_ids(tx, uuid) for uuid in wanted}
-    lookup = names.NameLookup(
+    lookup = known_names.NameLookup(
         tx, resource_classes, {name for new in wanted.values() for name in new.inventories}
     )
     rows = providers.find_providers(tx, wanted)

@@ -40,8 +40,7 @@ from placement.db.tables import (
     ended_claims,
     is_same_text,
 )
-from placement.store.consumers import find_roots
-from placement.store.expired import EXPIRES
+from placement.store.consumers import EXPIRES, find_roots
 from placement.store.time_profile import MAX_PAST, EndAction, iso_time
 
 MAX_AGE: Final = 7 * 86_400.0

@@ -27,7 +27,7 @@ from placement.db.tables import (
     window_promises,
 )
 from placement.store import consumers as consumer_store
-from placement.store.expired import EXPIRES
+from placement.store.consumers import EXPIRES
 from placement.store.time_profile import (
     AT_ONCE,
     HoldKey,

@@ -34,11 +34,8 @@ from placement.db.tables import (
 )
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest
 from placement.read_model.provider import Attribute
-from placement.store import aggregates as aggregate_store
-from placement.store import attributes as attribute_store
 from placement.store import inventories as inventory_store
-from placement.store import names, providers
-from placement.store import traits as trait_store
+from placement.store import known_names, provider_properties, providers
 from placement.store.inventories import InventoryValues
 from placement.store.providers import ProviderRow
 
@@ -252,8 +249,10 @@ class _NameIds:
     def __init__(self, tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> None:
         classes = {name for each in wanted for name in each.inventories or ()}
         # the queries are queued now, and their answers are read when the ids are needed
-        self._classes = names.NameLookup(tx, resource_classes, classes)
-        self._traits = names.NameLookup(tx, traits, {name for each in wanted for name in each.traits or ()})
+        self._classes = known_names.NameLookup(tx, resource_classes, classes)
+        self._traits = known_names.NameLookup(
+            tx, traits, {name for each in wanted for name in each.traits or ()}
+        )
 
     def check_names(self, wanted: ProviderDescription) -> None:
         """Raise InvalidRequest if a class or trait does not exist, or a capacity is negative."""
@@ -291,9 +290,11 @@ def _insert(tx: WriteTransaction, new: Mapping[int, ProviderDescription], ids: _
     """Write all parts of new providers; the keys are the ids of the providers."""
     # each kind of part takes one statement, for any number of providers
     inventory_store.insert(tx, {each: ids.of_classes(one.inventories or {}) for each, one in new.items()})
-    trait_store.insert(tx, {each: ids.of_traits(one.traits or ()) for each, one in new.items()})
-    aggregate_store.insert(tx, {each: one.aggregates or () for each, one in new.items()})
-    attribute_store.insert(tx, {each: one.attributes or {} for each, one in new.items()})
+    provider_properties.insert_traits(
+        tx, {each: ids.of_traits(one.traits or ()) for each, one in new.items()}
+    )
+    provider_properties.insert_aggregates(tx, {each: one.aggregates or () for each, one in new.items()})
+    provider_properties.insert_attributes(tx, {each: one.attributes or {} for each, one in new.items()})
 
 
 def _write_changes(
@@ -318,17 +319,17 @@ def _write_changes(
         inventory_store.insert(tx, {row.id: ids.of_classes(added)})
         going = present.inventories.keys() - wanted.inventories.keys()
         # these are the ids of classes that the description does not name
-        gone = names.NameLookup(tx, resource_classes, going).ids if going else {}
+        gone = known_names.NameLookup(tx, resource_classes, going).ids if going else {}
         # inventories are removed last; a conflict rolls back all changes of the tree
         inventory_store.remove_some(
             tx, row, set(gone.values()), said_before=f"{wanted}: {inventory_store.UPDATE_CONFLICT}"
         )
     if wanted.traits is not None and wanted.traits != present.traits:
-        trait_store.put(tx, {row.id: ids.of_traits(wanted.traits)})
+        provider_properties.put_traits(tx, {row.id: ids.of_traits(wanted.traits)})
     if wanted.aggregates is not None and wanted.aggregates != present.aggregates:
-        aggregate_store.put(tx, {row.id: wanted.aggregates})
+        provider_properties.put_aggregates(tx, {row.id: wanted.aggregates})
     if wanted.attributes is not None and wanted.attributes != present.attributes:
-        attribute_store.put(tx, {row.id: wanted.attributes})
+        provider_properties.put_attributes(tx, {row.id: wanted.attributes})
     # the code uses one call for all parts, so that the generation increases by one
     tx.note_changed([row.id], generation=True)
 

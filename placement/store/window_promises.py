@@ -27,7 +27,7 @@ from placement.db.tables import (
     window_promises,
 )
 from placement.store.allocations import Allocation
-from placement.store.expired import EXPIRES
+from placement.store.consumers import EXPIRES
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ import orjson
 from cryptography.fernet import Fernet, InvalidToken
 
 from placement.api import context
-from placement.api.context import TokenAccess
-from placement.api.paths import SECRETS
+from placement.api.context import SECRETS, TokenAccess
 from placement.api.service import PlacementService
 from placement.exceptions import ServiceError, Unavailable
 from placement_extras.console import forms, sessions

@@ -17,8 +17,8 @@ from werkzeug.exceptions import HTTPException
 
 from placement.api.auth import KeystoneAuth, NoAuth
 from placement.api.call import provide_service
+from placement.api.context import shown_path
 from placement.api.errors import status_of
-from placement.api.paths import shown_path
 from placement.api.service import PlacementService
 from placement.exceptions import RETRY_AFTER, ServiceError
 from placement.policies import rest

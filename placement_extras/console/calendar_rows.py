@@ -1,6 +1,9 @@
 """Rows of the calendar: windows, claims with an end time, and free amounts over time.
 
 Pure functions compute the row of a host, of an aggregate or of a project from timed amounts.
+
+Only :mod:`placement_extras.console.window_calendar` uses this module. That module reads the amounts and shows
+the page; this one has no access to a database.
 """
 
 from __future__ import annotations

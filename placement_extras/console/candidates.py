@@ -12,7 +12,7 @@ from placement.exceptions import InvalidRequest
 from placement.policies import ext, rest
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas import base, explanation
+from placement.schemas import base, candidates
 from placement.schemas.request_form import AskedCandidates
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidate_search import find_candidates
@@ -132,7 +132,7 @@ blueprint = Blueprint("candidates", __name__)
 _MAX_SHOWN: Final = 24
 """Maximum number of candidates that a page shows."""
 _MIB: Final = 1 << 20
-_BODY: Final = explanation.ExplanationBody()
+_BODY: Final = candidates.ExplanationBody()
 
 
 @console_page(blueprint, "/console/candidates", *SEE_HOSTS, rest.LIST_CANDIDATES)
@@ -145,7 +145,9 @@ def explore_candidates(visit: PageRequest) -> str | tuple[str, int]:
     error = ""
     if question.is_asked:
         try:
-            asked = explanation.parse(base.load(_BODY, question.request_body()), visit.service.request_forms)
+            asked = candidates.parse_body(
+                base.load(_BODY, question.request_body()), visit.service.request_forms
+            )
             warnings = asked.warnings
             found = _find_offers(visit, asked)
             # without the right to explanations, a visitor only sees that no candidates exist, as over REST

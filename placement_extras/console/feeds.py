@@ -12,7 +12,7 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation
-from placement.api.paths import EXT, SECRETS
+from placement.api.context import EXT, SECRETS
 from placement.exceptions import Conflict, NotFound
 from placement.store.time_profile import iso_time
 from placement_extras.console import rules, sessions

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from flask import Blueprint, Response, current_app, request
 
-from placement.api.context import RequestContext, hand_over
-from placement.api.paths import SECRETS
+from placement.api.context import SECRETS, RequestContext, hand_over
 from placement.api.service import PlacementService
 from placement.db.clock import server_time
 from placement.exceptions import InvalidRequest, NotFound, Unavailable

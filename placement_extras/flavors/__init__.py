@@ -10,11 +10,11 @@ Nouns
 Modules
     ``flavor`` has the classes for flavors and images; ``guest`` combines a flavor and an image. ``pinning``
     and ``memory`` read the requirements for CPUs, memory and NUMA nodes, and refuse impossible guests.
-    ``features`` finds the traits that a guest needs. ``groups`` builds the groups of the request, each with
-    its suffix, amounts and traits. If the option ``numa_affinity`` is set, ``affinity`` requests CPUs, memory
-    and devices of one NUMA node. Nova cannot make such a request. ``spelling`` has all known names of extra
-    specs and properties, and warns of unknown names. ``translation`` makes the request. ``form`` reads
-    flavors in requests to the API, and ``options`` has the options of the configuration.
+    ``groups`` builds the groups of the request, each with its suffix, amounts and traits. ``spelling`` has
+    all known names of extra specs and properties, and warns of unknown names. ``translation`` makes the
+    request, with the traits that a guest needs. If the option ``numa_affinity`` is set, it requests CPUs,
+    memory and devices of one NUMA node. Nova cannot make such a request. ``form`` reads flavors in requests
+    to the API, and ``options`` has the options of the configuration.
 
 A worked example
     A flavor has vcpus 4, ram 2048, disk 10 and swap 1500. Its extra specs are ``hw:cpu_policy=dedicated``,

@@ -4,6 +4,8 @@ The kept tables of OpenStack Placement get their old names, and our tables are r
 SQLite this is one transaction. On MySQL our tables are first renamed, so that no worker writes to them. On
 MySQL a row also records the progress, and a second run continues from the recorded step. The outcome lists
 the content that is lost, because the tables of OpenStack Placement cannot store it.
+
+Only :mod:`placement_extras.migration.commands` uses this module, which works without a command line.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from placement.db.tables import change_buckets, resource_classes, traits
 from placement.exceptions import Conflict, InvalidRequest
 from placement.maintenance.audit import TreeRoots, find_roots, parents_first
 from placement.maintenance.heal import advance_sequence
-from placement.store import classes
+from placement.store import known_names
 from placement_extras.migration.content import (
     BATCH_ROWS,
     DatabaseContent,
@@ -247,7 +247,7 @@ def copy(
         return ImportOutcome(False, _compare_tallies(source, tx.conn))
     # a new epoch makes running workers read all content again
     tx.renew_epoch()
-    classes.make_standard_names(tx, additional_classes)
+    known_names.make_standard_names(tx, additional_classes)
     _copy(tx, source)
     comparison = _compare_tallies(source, tx.conn)
     # contents are compared before the transaction ends, so that a faulty copy is rolled back

@@ -2,6 +2,9 @@
 
 Unchanged rows keep their ids and times. New resource providers get the ids that they have in our tables,
 because the comparison of contents includes these ids. Each other new row gets the next free id of its table.
+
+Only :mod:`placement_extras.migration.abandonment` uses this module. The module is separate, because the other
+one only decides about tables, and this one about rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

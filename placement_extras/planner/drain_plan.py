@@ -1,4 +1,8 @@
-"""Finds new places for the guests of hosts that are drained or that fail."""
+"""Finds new places for the guests of hosts that are drained or that fail.
+
+Only :mod:`placement_extras.planner.handler` uses this module. The handler parses and answers requests; the
+plan is a pure function over the read model.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

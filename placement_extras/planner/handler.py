@@ -16,7 +16,7 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import ApiRequest, api_operation
-from placement.api.paths import EXT
+from placement.api.context import EXT
 from placement.db.database import ServiceDatabase
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.microversion import Microversion
@@ -24,7 +24,7 @@ from placement.policies.ext import SHOW_RESERVATION
 from placement.read_model.feed import ModelView, ReadModel
 from placement.read_model.provider import DISABLED, Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas import explanation
+from placement.schemas import candidates
 from placement.schemas.base import ArrayField, BooleanField, IntegerField, ObjectField, StringField, UuidField
 from placement.schemas.request_form import AskedCandidates, RequestForms
 from placement.search.budget import BudgetExhausted, SearchBudget
@@ -57,14 +57,14 @@ MAX_PROPORTION: Final = 1_000_000
 """Maximum value of ``proportion``, the number of guests of a flavor in each set of flavors."""
 
 
-class FlavorSchema(explanation.AskingSchema, explanation.TopologySchema):
+class FlavorSchema(candidates.AskingSchema, candidates.TopologySchema):
     """Schema of a flavor, which is the request of one guest."""
 
     name = StringField(required=True, min_length=1, max_length=255)
     proportion = IntegerField(1, MAX_PROPORTION, load_default=None)
 
 
-class CapacityBody(explanation.VersionedSchema):
+class CapacityBody(candidates.VersionedSchema):
     """The body of a request: the flavors to count, the microversion of their queries, and excluded hosts.
 
     ``drain`` asks whether the guests on the excluded hosts have places elsewhere. ``maintenance`` asks the
@@ -94,11 +94,11 @@ def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCan
             raise InvalidRequest(f"Two flavors have the name {name!r}.")
         try:
             common = {each: body[each] for each in ("microversion", "strict")}
-            found[name] = explanation.parse({**flavor, **common}, forms)
+            found[name] = candidates.parse_body({**flavor, **common}, forms)
         except InvalidRequest as error:
             # the new error has the whole text of the caught error, so the caught error is not its cause
             raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
-    return found, explanation.version_of(body)
+    return found, candidates.version_of(body)
 
 
 def parse_topologies(body: dict[str, Any], asked: Mapping[str, AskedCandidates]) -> dict[str, TopologyPolicy]:
@@ -111,7 +111,7 @@ def parse_topologies(body: dict[str, Any], asked: Mapping[str, AskedCandidates])
     for flavor in body["flavors"]:
         name = flavor["name"]
         try:
-            topology = explanation.parse_topology(flavor["topology"], asked[name].request)
+            topology = candidates.parse_topology(flavor["topology"], asked[name].request)
         except InvalidRequest as error:
             raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
         if topology is None:

@@ -1,6 +1,9 @@
 """Counts how many sets of guests fit, where each set contains several flavors in given proportions.
 
 For example, each set has two guests of one flavor, and one guest of another flavor.
+
+Only :mod:`placement_extras.planner.handler` uses this module, if a request counts several
+flavors together.
 """
 
 from collections.abc import Hashable, Sequence

@@ -1,4 +1,7 @@
-"""The comparing process: receives copies, replays them on our service and reports the outcomes."""
+"""The comparing process: receives copies, replays them on our service and reports the outcomes.
+
+Only :mod:`placement_extras.shadow.command` uses this module, because it starts this process.
+"""
 
 import logging
 import os

@@ -2,6 +2,8 @@
 
 The process records which requests are in flight at the same time, because the order in which OpenStack
 Placement executes such requests is unknown.
+
+Only :mod:`placement_extras.shadow.command` uses this module, because it starts this process.
 """
 
 from __future__ import annotations

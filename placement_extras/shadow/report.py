@@ -1,6 +1,9 @@
 """Counts the outcomes of all comparisons, and serves the counts over HTTP.
 
 The path ``/`` has a text for people, ``/report.json`` is for programs, and ``/metrics`` is for Prometheus.
+
+Only :mod:`placement_extras.shadow.follower` uses this module. The module is separate, because a thread of its
+own serves the report.
 """
 
 from __future__ import annotations

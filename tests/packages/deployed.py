@@ -8,7 +8,7 @@ from typing import Final
 
 import requests
 
-from placement.db import migration, schema_revisions
+from placement.db import migration
 from tests.ports import free_port
 from tests.programs import run_program, wait_for_answer
 
@@ -42,7 +42,7 @@ def assert_the_service_runs(configuration: str, database: str, folder: Path) -> 
     checked = run("placement-status", "upgrade", "check", folder=folder, status=1, **environ)
     assert checked.stdout.count("Result: Warning") == 1, checked.stdout
     assert "[keystone_authtoken]: Could not find versioned identity" in checked.stdout
-    assert migration.version(database) == schema_revisions.newest_revision()
+    assert migration.version(database) == migration.newest_revision()
     bind = f"127.0.0.1:{free_port()}"
     words = [programs / "placement-api", "--config-file", folder / "placement.conf", "--bind", bind]
     with run_program(words, folder / "log", os.environ | environ) as process:

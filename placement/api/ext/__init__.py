@@ -16,5 +16,5 @@ Imports
     This package is allowed to import all modules of ``placement.api``. Only ``placement.api.app`` imports
     this package, so that it cannot change the API of OpenStack Placement. The modules
     ``placement.api.errors`` and ``placement.api.auth`` import the prefix ``/ext/v1`` from
-    :mod:`placement.api.paths`.
+    :mod:`placement.api.context`.
 """

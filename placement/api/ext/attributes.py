@@ -6,12 +6,12 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation
-from placement.api.paths import EXT
+from placement.api.context import EXT
 from placement.api.resource_providers import existing_provider, missing_provider_first, path_uuid
 from placement.policies import ext as rules
 from placement.read_model.provider import Attribute
 from placement.schemas import resource_provider as schemas
-from placement.store import attributes as store
+from placement.store import provider_properties as store
 
 blueprint = Blueprint("ext_attributes", __name__)
 
@@ -37,7 +37,7 @@ def replace_of_provider(call: ApiRequest, uuid: str) -> Response:
         body = call.parse_body(_BODY)
     wanted: Mapping[str, Attribute] = body["attributes"]
     expected: int = body["resource_provider_generation"]
-    generation = call.service.database.write(lambda tx: store.replace(tx, known, expected, wanted))
+    generation = call.service.database.write(lambda tx: store.replace_attributes(tx, known, expected, wanted))
     return _attributes_answer(call, wanted, generation)
 
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation
+from placement.api.context import EXT
 from placement.api.ext.claims import claim_context, place_document
-from placement.api.paths import EXT
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.search.claims.claim import HostChoice

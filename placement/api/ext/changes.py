@@ -6,7 +6,7 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation
-from placement.api.paths import EXT
+from placement.api.context import EXT
 from placement.db.position import DatabaseVersion
 from placement.exceptions import RETRY_AFTER
 from placement.policies import ext as rules

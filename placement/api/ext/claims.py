@@ -9,7 +9,7 @@ from typing import Any, Final
 from flask import Blueprint, Response, g
 
 from placement.api.call import ApiRequest, api_operation, next_links
-from placement.api.paths import EXT
+from placement.api.context import EXT
 from placement.policies import ext as rules
 from placement.schemas import claim as schemas
 from placement.schemas.base import canonical_uuid

@@ -9,21 +9,21 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import ApiRequest, api_operation
+from placement.api.context import EXT
 from placement.api.ext.claims import claim_context, time_or_null
-from placement.api.paths import EXT
 from placement.exceptions import InvalidRequest
 from placement.policies import ext as rules
-from placement.schemas import explanation as schemas
+from placement.schemas import candidates as schemas
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.refusal import explain_topology
-from placement.search.claims.shift_search import find_shifts
+from placement.search.claims.window_search import find_shifts
 from placement.search.claims.windows_in_way import NamedWindow, WindowsInWay, find_windows_in_way
 from placement.search.diagnosis.explanation import RequestExplanation, explain_request
 from placement.search.diagnosis.sentences import explanation_document
 from placement.search.request import CandidatesRequest, check_names
+from placement.store.claims import TimeShifts
 from placement.store.time_profile import iso_time
-from placement.store.time_shifts import TimeShifts
 
 blueprint = Blueprint("ext_explanations", __name__)
 
@@ -34,7 +34,7 @@ _BODY: Final = schemas.ExplanationBody()
 def explain_candidates(call: ApiRequest) -> Response:
     """Explain why a request has few candidates, or none. The operation stores nothing."""
     body = call.parse_body(_BODY)
-    asked = schemas.parse(body, call.service.request_forms)
+    asked = schemas.parse_body(body, call.service.request_forms)
     topology = schemas.parse_topology(body["topology"], asked.request)
     deadline = call.service.conf.api.explanations_deadline
     end = thread_time() + deadline

@@ -9,6 +9,7 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement.api.call import ANY_PROJECT, ApiRequest, api_operation, next_links
+from placement.api.context import EXT
 from placement.api.ext.claims import (
     amounts_by_consumer,
     amounts_document,
@@ -16,7 +17,6 @@ from placement.api.ext.claims import (
     place_document,
     time_or_null,
 )
-from placement.api.paths import EXT
 from placement.db.clock import server_time
 from placement.db.database import WriteTransaction
 from placement.exceptions import NoCandidate
@@ -24,9 +24,14 @@ from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
 from placement.schemas.claim import parse_end_action
-from placement.search.claims.degradation import DegradationCause, PromisingProviders, find_causes, has_failed
+from placement.search.claims.reserved_amounts import (
+    DegradationCause,
+    PromisingProviders,
+    find_causes,
+    has_failed,
+)
 from placement.search.claims.service import ClaimService
-from placement.search.claims.window_moves import move_away
+from placement.search.claims.window_room import move_away
 from placement.search.claims.window_search import WindowSearch
 from placement.store import reservation_changes
 from placement.store import reservations as store

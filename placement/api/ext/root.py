@@ -5,7 +5,7 @@ from typing import Final
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, mount_prefix
-from placement.api.paths import EXT
+from placement.api.context import EXT
 from placement.conf import installed_version
 
 VERSION: Final = "1.27"

@@ -5,8 +5,8 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation, next_links
+from placement.api.context import EXT
 from placement.api.ext.reservations import visible_project
-from placement.api.paths import EXT
 from placement.db.clock import server_time
 from placement.policies import ext as rules
 from placement.schemas.time_events import parse_events

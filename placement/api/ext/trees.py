@@ -8,9 +8,9 @@ import orjson
 from flask import Blueprint, Response, request
 
 from placement.api.call import ApiRequest, api_operation
+from placement.api.context import EXT
 from placement.api.ext.attributes import shown_attributes
 from placement.api.inventories import inventory_document
-from placement.api.paths import EXT
 from placement.api.resource_providers import existing_provider
 from placement.policies import ext as rules
 from placement.read_model.feed import ModelView

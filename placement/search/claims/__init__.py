@@ -21,17 +21,19 @@ Modules
       resources.
     - ``service`` places claims and writes them to the database (``placement.store``). After a lost race, it
       repeats both steps.
-    - ``degradation`` finds those amounts of reservations that their providers can no longer give.
-    - ``availability`` finds the earliest windows in which a claim fits; ``host_times`` excludes impossible
-      starts by sums of amounts, which ``host_rooms`` keeps for later searches. ``timetable`` caches the
-      amounts of all providers over time.
+    - ``reserved_amounts`` reads the amounts that claims take from reservations, and finds those amounts that
+      their providers can no longer give.
+    - ``availability`` finds the earliest windows in which a claim fits; ``host_rooms`` excludes impossible
+      starts by sums of amounts, which it keeps for later searches. ``timetable`` caches the amounts of all
+      providers over time.
     - ``joint_windows`` finds the earliest windows in which several claims fit at the same time.
-      ``window_search`` returns windows of one or several claims, or the reason why there are none.
+      ``window_search`` returns windows of one or several claims, or the reason why there are none; it also
+      finds other times at which claims without an end time would fit.
+    - ``window_room`` makes room for windows: other windows move, or preemptible claims end.
     - ``longest_stay`` places preemptible claims on the hosts where they can run longest, and finds the latest
-      end of refused claims. ``shift_search`` finds other times at which claims without an end time would fit.
-    - ``claim_context`` has the objects that all searches use, checks names in claims, and names windows that
-      exclude a claim.
-    - ``windows_in_way`` finds windows without which a request without an end time would have a place.
+      end of refused claims.
+    - ``claim_context`` has the objects that all searches use, and checks names in claims.
+    - ``windows_in_way`` finds and names windows that are in the way of a request.
     - ``refusal`` explains why a claim has no place on any host, and which changes would help.
 
 A worked example

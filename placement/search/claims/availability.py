@@ -7,7 +7,7 @@ Nouns
 The search tests only few starts. If a request fits in a window, it also fits in a window that starts earlier,
 unless a timed amount ends between the two starts. So only the first allowed start and the end times
 of timed amounts are possible starts. Sums of amounts of each host exclude most possible starts
-(:class:`~placement.search.claims.host_times.HostTimes`). The placement of claims tests the remaining starts
+(:class:`~placement.search.claims.host_rooms.HostTimes`). The placement of claims tests the remaining starts
 in the order of time, in a snapshot of one host with the usage during the window.
 
 A worked example
@@ -37,8 +37,7 @@ from placement.search.claims.claim import (
     WantedClaim,
     taken_amounts,
 )
-from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
-from placement.search.claims.host_times import HostTimes
+from placement.search.claims.host_rooms import NO_SKYLINES, HostTimes, Skylines
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader

@@ -6,10 +6,11 @@ A zone is a NUMA node with all providers below it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from placement.db.tables import RESERVATION
 from placement.microversion import Microversion
 from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
@@ -82,6 +83,16 @@ class WantedClaim:
         return cls("", None, ConsumerOwnership("", "", ""), request, version, topology=topology)
 
     @property
+    def is_reservation(self) -> bool:
+        """Return whether this is a claim of a new reservation, which joins no group that a client knows."""
+        return self.owner.consumer_type == RESERVATION
+
+    @property
+    def is_booking(self) -> bool:
+        """Return whether this is a claim of a new window."""
+        return self.is_reservation and self.window is not None
+
+    @property
     def names_hosts(self) -> bool:
         """Return whether the claim names hosts, so that otherwise equivalent hosts are different."""
         return bool(self.only or self.avoid)
@@ -148,6 +159,11 @@ class HostChoice:
             yield from served
 
 
+def wanted_classes(wanted: Iterable[WantedClaim]) -> set[str]:
+    """Return the resource classes that the requests of these claims ask for."""
+    return {name for each in wanted for request in each.all_requests for name in request.total_amounts}
+
+
 def taken_amounts(choices: Iterable[HostChoice]) -> Counter[tuple[int, str]]:
     """Return the sums of the amounts that choices take, by id of the provider and by resource class."""
     taken = Counter[tuple[int, str]]()
@@ -191,38 +207,6 @@ def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> 
     """Return the snapshot without these allocations; the original must not change meanwhile."""
     # the same function adds and removes usage: here the amounts are negative
     return _using_more(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
-
-
-def within_reservation(
-    snapshot: ModelSnapshot, held: Collection[Allocation]
-) -> tuple[ModelSnapshot, frozenset[str]]:
-    """Return the snapshot in which to place a claim from a reservation, and the roots that the claim may use.
-
-    In the trees of these roots, and at sharing providers, only the reserved amounts are free; other trees are
-    unchanged. The original snapshot must not change while the result is used.
-    """
-    amounts: dict[int, dict[str, int]] = {}
-    for each in held:
-        provider = snapshot.get(each.provider)
-        # an operator may have removed the inventory, or the provider, since the reservation was made
-        if provider is not None and each.resource_class in provider.inventories:
-            amounts.setdefault(provider.id, {})[each.resource_class] = each.used
-    roots = {snapshot.providers[provider_id].root_id for provider_id in amounts}
-    # amounts from sharing providers have to be reserved, too, although these providers belong to no host of
-    # the reservation
-    concerned = {member for root in roots for member in snapshot.trees[root]} | snapshot.by_trait.get(
-        SHARES, set()
-    )
-    # the used amount becomes capacity minus the reserved amount, so that even an overcommitted host can give
-    # the reserved amount
-    used = {
-        provider_id: {
-            name: each.capacity - amounts.get(provider_id, {}).get(name, 0)
-            for name, each in snapshot.providers[provider_id].inventories.items()
-        }
-        for provider_id in concerned
-    }
-    return snapshot.with_usage(used), frozenset(snapshot.providers[root].uuid for root in roots)
 
 
 def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, int]]]) -> ModelSnapshot:
@@ -288,10 +272,10 @@ class ClaimScenario:
     """
 
     snapshot: ModelSnapshot
+    searches: KnownSearches
     groups: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     distances: Distances = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
-    searches: KnownSearches | None = None
 
     @classmethod
     def from_members(
@@ -316,7 +300,7 @@ class ClaimScenario:
         far = any(each.topology is not None or "numa_distance" in dict(each.order) for each in wanted)
         sizes = {name: size(each, moving) for name, each in members.items()}
         distances = snapshot.zone_distances() if far else {}
-        return cls(snapshot, groups, distances, sizes, searches or KnownSearches(snapshot))
+        return cls(snapshot, searches or KnownSearches(snapshot), groups, distances, sizes)
 
     def members_beside(self, group: ConsumerGroup | None) -> Mapping[int, int]:
         """Return the number of other members of the claim's group at each host, by the root of the host."""

@@ -1,32 +1,22 @@
-"""The context of searches for claims, the check of names, and sentences about windows that exclude claims."""
+"""The context of searches for claims: the objects that all searches of a call use, and the check of names."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
 from placement.db.database import ServiceDatabase
-from placement.exceptions import InvalidRequest, Unavailable
+from placement.exceptions import InvalidRequest
 from placement.read_model.feed import ModelView, ReadModel
-from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.claims.availability import members_of
 from placement.search.claims.claim import WantedClaim
-from placement.search.claims.host_rooms import Skylines
 from placement.search.claims.scores import ATTRIBUTE
 from placement.search.claims.timetable import WindowTimetable
 from placement.search.request import check_names, named_roots
-from placement.store.preemptions import preemptible_claims
-from placement.store.time_profile import TimedAmount, TimeWindow, overlaps_sentence
-from placement.store.time_schedule import read_overlaps
 
-# a message names few windows, and no reader compares the windows of a whole cloud
-MAX_EXPLAINED: Final = 20
-"""Maximum number of providers for which a refusal names windows."""
 # an outdated snapshot costs only time: the database refuses its choice, and the service chooses again
 RECENT: Final = 0.1
 """Maximum age, in seconds, of a snapshot from which choices are taken; the database checks these choices
@@ -86,51 +76,3 @@ def possible_providers(model: ReadModel, wanted: Sequence[WantedClaim]) -> set[s
         snapshot = view.snapshot
         roots = {snapshot.by_uuid[each] for each in named if each in snapshot.by_uuid}
         return {each.uuid for each in members_of(snapshot, roots.intersection(snapshot.trees))}
-
-
-def describe_overlaps(
-    database: ServiceDatabase, providers: Sequence[str], wanted: Sequence[WantedClaim], window: TimeWindow
-) -> str:
-    """Return a sentence that names timed amounts of other consumers that overlap a window.
-
-    The sentence is a part of a refusal. It is empty if the database does not answer.
-    """
-    # the refusal is certain, so a failure of the database after it must not replace it
-    with suppress(Unavailable), database.read() as conn:
-        amounts = read_overlaps(conn, window, {each.consumer for each in wanted}, providers)
-        return name_amounts(amounts, providers, wanted, window, lambda some: preemptible_claims(conn, some))
-    return ""
-
-
-def wanted_classes(wanted: Iterable[WantedClaim]) -> set[str]:
-    """Return the resource classes that the requests of these claims ask for."""
-    return {name for each in wanted for request in each.all_requests for name in request.total_amounts}
-
-
-def name_amounts(
-    amounts: Iterable[TimedAmount],
-    providers: Sequence[str],
-    wanted: Sequence[WantedClaim],
-    window: TimeWindow,
-    choose_preemptible: Callable[[Collection[str]], Collection[str]] = lambda _: (),
-) -> str:
-    """Return a sentence that names timed amounts of these providers during a window.
-
-    :param choose_preemptible: a function that returns those of some consumers that have preemptible claims.
-    """
-    names = wanted_classes(wanted)
-    some = [each for each in amounts if each.resource_class in names]
-    return overlaps_sentence(some, window, choose_preemptible, are_all=len(providers) < MAX_EXPLAINED)
-
-
-def overlapping_providers(
-    snapshot: ModelSnapshot, skylines: Skylines, wanted: Sequence[WantedClaim], window: TimeWindow
-) -> list[str]:
-    """Return the uuids of some providers with timed amounts of the wanted classes during a window."""
-    names = wanted_classes(wanted)
-    found = (
-        snapshot.providers[each].uuid
-        for each, here in skylines.items()
-        if any(name in names and skyline.largest_sum(window) for name, skyline in here.items())
-    )
-    return list(islice(found, MAX_EXPLAINED))

@@ -34,8 +34,7 @@ from placement.search.claims.availability import (
     times_by_way,
 )
 from placement.search.claims.claim import ClaimScenario, HostChoice, KnownSearches, WantedClaim
-from placement.search.claims.host_rooms import Skylines
-from placement.search.claims.host_times import HostTimes
+from placement.search.claims.host_rooms import HostTimes, Skylines
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.groups import GroupPolicy
 from placement.store.time_profile import TimeWindow

@@ -2,12 +2,12 @@
 
 A *preemptible* claim uses resources that a reservation needs later. Such a claim begins now, lasts at least a
 given time, and ends when the reservation needs the resources. After the given time, a window that is booked
-later may end the claim earlier (:mod:`placement.store.preemptions`). A *stay* is the window of such a claim.
+later may end the claim earlier (:mod:`placement.store.window_room`). A *stay* is the window of such a claim.
 
 A stay that is possible until some end time is also possible until each earlier end time. So the longest stay
 ends when timed amounts begin, or at the last possible end time. A bisection over these instants finds the
 longest stay at a host. The sums of amounts of each host limit its stays
-(:class:`~placement.search.claims.host_times.HostTimes`), so the search tests only few hosts.
+(:class:`~placement.search.claims.host_rooms.HostTimes`), so the search tests only few hosts.
 
 A worked example
     It is 9:00. Host ``a`` is reserved from 10:00 on, host ``b`` is reserved from 12:00 on, and host ``c`` is
@@ -34,10 +34,8 @@ from placement.search.claims.availability import (
     place_during,
     snapshot_during,
 )
-from placement.search.claims.claim import ClaimScenario, WantedClaim
-from placement.search.claims.claim_context import wanted_classes
-from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
-from placement.search.claims.host_times import HostTimes
+from placement.search.claims.claim import ClaimScenario, WantedClaim, wanted_classes
+from placement.search.claims.host_rooms import NO_SKYLINES, HostTimes, Skylines
 from placement.search.claims.joint_windows import place_jointly
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.groups import Members

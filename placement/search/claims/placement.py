@@ -24,7 +24,6 @@ from placement.search.candidates import AllocationCandidate
 from placement.search.claims.claim import (
     ClaimScenario,
     HostChoice,
-    KnownSearches,
     WantedClaim,
     stays_at_its_host,
 )
@@ -33,6 +32,7 @@ from placement.search.claims.scores import Choices, ChoiceScorer, Found, best_fi
 from placement.search.claims.split_choices import SplitChoices
 from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
+from placement.store.claims import ConsumerClaim
 from placement.store.groups import GroupPolicy
 
 # alternates are optional, so the search for them must not take longer than the search for the choice
@@ -60,6 +60,33 @@ class UnplacedClaim:
 
     number: int
     world: ClaimScenario
+
+
+def consumer_claims(placed: Sequence[PlacedClaim]) -> list[ConsumerClaim]:
+    """Return the claims to write; the claims of a reservation become one claim of all their amounts."""
+    by_consumer: dict[str, list[PlacedClaim]] = {}
+    for each in placed:
+        by_consumer.setdefault(each.wanted.consumer, []).append(each)
+    return [_consumer_claim(each) for each in by_consumer.values()]
+
+
+def _consumer_claim(placed: Sequence[PlacedClaim]) -> ConsumerClaim:
+    (first, *others), resources = placed, dict[str, Counter[str]]()
+    for each in placed:
+        for provider, amounts in each.choice.resources:
+            resources.setdefault(provider.uuid, Counter()).update(amounts)
+    wanted = first.wanted
+    return ConsumerClaim(
+        wanted.consumer,
+        resources,
+        wanted.generation,
+        wanted.owner,
+        # each placed claim respects min_unit, max_unit and step_size by itself; the sums need not
+        in_any_portions=bool(others),
+        window=wanted.window,
+        on_end=wanted.end_action,
+        kept_until=wanted.kept_until,
+    )
 
 
 def place_claims(
@@ -334,8 +361,7 @@ def choices_at_hosts(
     shared = SHARES in snapshot.by_trait
     found: CandidatesByHost | SplitChoices
     if wanted.topology is None:
-        searches = world.searches or KnownSearches(snapshot)
-        found = searches.search_in(snapshot, wanted.request, budget, only, distinct_only=distinct_only)
+        found = world.searches.search_in(snapshot, wanted.request, budget, only, distinct_only=distinct_only)
     else:
         found = SplitChoices(snapshot, wanted.request, wanted.topology, world.distances, budget, among=only)
     possible = found.roots()

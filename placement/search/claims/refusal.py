@@ -38,7 +38,7 @@ from placement.search.diagnosis.sentences import (
     of_both,
 )
 from placement.search.request import CandidatesRequest
-from placement.store import allocations, reservations
+from placement.store import allocations
 
 
 def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> Iterator[int]:
@@ -262,7 +262,7 @@ def _hosts_left(
 def _full_reason(wanted: WantedClaim) -> str:
     """Return the words for the reason that excludes hosts because of other claims there."""
     # the claims of a reservation join no group that a client knows
-    return "different_hosts" if wanted.owner.consumer_type == reservations.TYPE else "its group"
+    return "different_hosts" if wanted.is_reservation else "its group"
 
 
 def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapshot:
@@ -310,7 +310,7 @@ def _count_hosts(left_out: Mapping[str, int]) -> str:
 
 def _no_candidate(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim) -> str:
     each = wanted[unplaced.number]
-    if each.owner.consumer_type == reservations.TYPE:
+    if each.is_reservation:
         # a claim of a search for windows has no consumer
         whole = "reservation" if each.consumer else "request"
         if len(wanted) == 1:

@@ -3,11 +3,12 @@
 If another client takes the same resources first (a lost race), the service repeats the search and the write.
 """
 
+from __future__ import annotations
+
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import thread_time
 from typing import TypeVar
 
@@ -27,38 +28,71 @@ from placement.search.claims.availability import (
 from placement.search.claims.claim import (
     ClaimScenario,
     WantedClaim,
-    within_reservation,
     without_allocations,
 )
 from placement.search.claims.claim_context import (
     RECENT,
     ClaimContext,
     check_claim_names,
-    describe_overlaps,
-    name_amounts,
-    overlapping_providers,
     possible_providers,
 )
 from placement.search.claims.host_rooms import Skylines
 from placement.search.claims.joint_windows import place_jointly
 from placement.search.claims.longest_stay import StaySpan, find_latest_end, place_longest, prolong_stay
-from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
+from placement.search.claims.placement import PlacedClaim, UnplacedClaim, consumer_claims, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
-from placement.search.claims.shift_search import find_shifts
-from placement.search.claims.window_moves import MovedPlaces, place_by_moves
-from placement.search.claims.window_preemptions import place_preempting
-from placement.search.claims.windows_in_way import WITHOUT_END, read_planned
+from placement.search.claims.reserved_amounts import read_reserved, within_reservation
+from placement.search.claims.timetable import TimedView
+from placement.search.claims.window_room import MovedPlaces, make_room
+from placement.search.claims.window_search import find_shifts
+from placement.search.claims.windows_in_way import (
+    WITHOUT_END,
+    describe_overlaps,
+    describe_windows,
+    overlapping_providers,
+)
 from placement.store import allocations, claim_commit, consumers, due_changes, expiries, reservations
-from placement.store.claims import ConsumerClaim
-from placement.store.groups import Members
-from placement.store.time_profile import HoldRefusal, iso_time
+from placement.store.claims import MIN_STAY
+from placement.store.groups import GroupMembership, Members, group_lookup, group_members
+from placement.store.time_profile import HoldRefusal, TimeWindow, iso_time
 from placement.store.time_schedule import read_schedule
-from placement.store.time_shifts import MIN_STAY
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 
 T = TypeVar("T")
 
 LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownAmounts:
+    """The amounts that a search reads from the database before it has a view of the read model.
+
+    ``held`` has the allocations of the claimants, ``members`` those of their groups, and ``source`` and
+    ``reserved`` the reservation with its amounts. If the claims are timed, or a claimant loses its end time,
+    ``own`` has the skylines of the claimants' providers without the claimants.
+    """
+
+    held: Sequence[allocations.Allocation]
+    members: Members
+    source: reservations.CapacityReservation | None
+    reserved: Sequence[allocations.Allocation]
+    is_timed: bool
+    loses_end: bool
+    own: SkylinesByProvider
+
+
+@dataclass(frozen=True, slots=True)
+class _SearchRefusal:
+    """The refusal of claims in a view, still without texts that need the database.
+
+    ``window`` is the time of the claims, and ``overlapping`` has providers with timed amounts then.
+    ``latest_end`` is the latest common end with which the claims would fit.
+    """
+
+    error: NoCandidate
+    window: TimeWindow | None = None
+    overlapping: Sequence[str] = ()
+    latest_end: float | None = None
 
 
 class ClaimService:
@@ -89,7 +123,7 @@ class ClaimService:
         # the code uses one budget for all attempts, because the client waits for all of them
         end = thread_time() + self._context.search_seconds
         at_once = not dry_run and reservation is None and _take_any_place(wanted)
-        makes_room, was_repeated = not dry_run and _is_booking(wanted), False
+        makes_room, was_repeated = not dry_run and wanted[0].is_booking, False
         # attempt 0 uses a recent snapshot; its failure only shows that the snapshot was outdated, so the next
         # attempt does not count as a retry
         for attempt in range(0 if at_once else 1, self._context.retries + 2):
@@ -145,32 +179,17 @@ class ClaimService:
         end = thread_time() + self._context.reason_seconds
         # the refusal is certain, so a failure of the database after it must not replace it
         with suppress(Unavailable):
-            refusal.add_overlaps(self._describe_windows(wanted, members))
+            refusal.add_overlaps(describe_windows(self._context, wanted, members))
         # the amounts that a known consumer gives up at these times are not read
         if refusal.has_overlaps and all(each.generation is None for each in wanted):
             shifts = find_shifts(self._context, wanted, members, end - thread_time())
-            if _is_reservation(wanted[0]):
+            if wanted[0].is_reservation:
                 subject = "reservation fits"
             else:
                 subject = "claim fits" if len(wanted) == 1 else "claims fit"
             refusal.add_shifts(
                 **shifts.shown_times, sentence=f" The {subject} {shifts.text}." if shifts.text else ""
             )
-
-    def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
-        """Return a sentence with windows that prevent claims without an end time; empty if there are none."""
-        possible = possible_providers(self._context.model, wanted)
-        planned = read_planned(self._context.database, wanted, possible)
-        if planned is None:
-            return ""
-        with self._context.model.recent_view(RECENT) as view:
-            empty = planned.without_amounts(view.snapshot)
-            budget = self._context.make_budget(view, self._context.reason_seconds)
-            with suppress(BudgetExhausted):
-                world = ClaimScenario.from_members(empty, members, wanted)
-                if isinstance(place_claims(world, wanted, budget, self._context.rng), UnplacedClaim):
-                    return ""
-        return name_amounts(planned.schedule.amounts, planned.providers, wanted, WITHOUT_END)
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
         """Return the placed claims with the expiry times that they would get if they were written now."""
@@ -192,15 +211,15 @@ class ClaimService:
         moved: MovedPlaces | None = None,
     ) -> list[PlacedClaim]:
         """Write the claims, and the moves that make room, in one transaction, or raise LostRace."""
-        claims = _consumer_claims(placed)
+        claims = consumer_claims(placed)
         # the transaction checks all providers of a choice, because a provider that gives no amounts may have
         # lost a required trait
         chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
         moves = () if moved is None else moved.moves
         joining = [
-            claim_commit.GroupMembership(each.wanted.consumer, each.wanted.group, each.choice.hosts)
+            GroupMembership(each.wanted.consumer, each.wanted.group, each.choice.hosts)
             for each in placed
-            if each.wanted.group is not None and not _is_reservation(each.wanted)
+            if each.wanted.group is not None and not each.wanted.is_reservation
         ]
 
         expiring = {
@@ -289,78 +308,120 @@ class ClaimService:
         seconds: float,
         reservation: str | None,
     ) -> list[PlacedClaim] | None:
-        # reserved amounts are read before the view: if another claim takes reserved amounts in between, the
-        # write fails and is repeated
-        source, reserved = None, None
-        if reservation is not None:
-            source, reserved = self._reserved_amounts(reservation, wanted)
-        # all claims of a call have the same times; within a reservation nothing depends on other windows
-        is_timed = wanted[0].window is not None and reserved is None
-        # a hold grows when a claim loses its end time
-        loses_end = wanted[0].window is None and reserved is None and self._has_ends(held)
-        own = self._skylines_without(wanted, held) if is_timed or loses_end else {}
-        concerned = possible_providers(self._context.model, wanted) if is_timed else ()
+        known = self._read_known(wanted, held, members, reservation)
+        concerned = possible_providers(self._context.model, wanted) if known.is_timed else ()
+        # the time includes the CPU time in which the view reads timed amounts
         end = thread_time() + seconds
         with self._context.timetable.fresh_view(concerned, self._context.check_awaited) as timed:
-            view, skylines = timed.view, timed.skylines
-            span = StaySpan.from_wanted(wanted[0], view.clock)
-            check_claim_names(view, wanted)
-            window = None if span is None else span.shortest_window
-            budget = self._context.make_budget(view, seconds)
-            found: list[PlacedClaim] | None = None
-            # a consumer may use the amounts that it holds now, because its new claim replaces them
-            snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
-            if loses_end:
-                snapshot = during_window(snapshot, skylines_in(snapshot, own), WITHOUT_END, budget)
-            if source is not None and reserved is not None:
-                snapshot, roots = within_reservation(snapshot, reserved)
-                wanted = [
-                    replace(
-                        each,
-                        only=roots if each.only is None else roots & each.only,
-                        on_end=each.on_end or source.on_end,
-                    )
-                    for each in wanted
-                ]
-            elif span is not None:
-                if own:
-                    skylines = {**skylines, **skylines_in(snapshot, own)}
-                found = self._place_in_window(view, snapshot, skylines, wanted, span, end - thread_time())
-                if found:
-                    return found
-                untimed = snapshot
-                snapshot = during_window(untimed, skylines, span.shortest_window, budget)
-            placed = (
-                self._place_in(view, snapshot, members, wanted, end - thread_time())
-                if found is None
-                else UnplacedClaim(0, ClaimScenario.from_members(snapshot, members, wanted))
-            )
+            found = self._search_view(timed, wanted, known, end)
+        if not isinstance(found, _SearchRefusal):
+            return found
+        # amounts that have changed during the search make the refusal uncertain
+        if known.is_timed and self._context.timetable.has_changed(timed):
+            return None
+        if (known.is_timed or known.loses_end) and known.own != self._skylines_without(wanted, held):
+            return None
+        self._add_times(found, wanted, members)
+        raise found.error
+
+    def _read_known(
+        self,
+        wanted: Sequence[WantedClaim],
+        held: Sequence[allocations.Allocation],
+        members: Members,
+        reservation: str | None,
+    ) -> _KnownAmounts:
+        """Return the amounts that a search reads from the database before its view.
+
+        If another claim takes reserved amounts between this and the view, the write fails and is repeated.
+        """
+        source: reservations.CapacityReservation | None = None
+        reserved: Sequence[allocations.Allocation] = ()
+        if reservation is not None:
+            source, reserved = read_reserved(self._context, reservation, wanted)
+        # all claims of a call have the same times; within a reservation nothing depends on other windows
+        is_timed = wanted[0].window is not None and source is None
+        # a hold grows when a claim loses its end time
+        loses_end = wanted[0].window is None and source is None and self._has_ends(held)
+        own = self._skylines_without(wanted, held) if is_timed or loses_end else {}
+        return _KnownAmounts(held, members, source, reserved, is_timed, loses_end, own)
+
+    def _search_view(
+        self, timed: TimedView, wanted: Sequence[WantedClaim], known: _KnownAmounts, end: float
+    ) -> list[PlacedClaim] | _SearchRefusal:
+        """Place the claims in a view with the amounts of all times; return their places, or the refusal."""
+        view, skylines = timed.view, timed.skylines
+        span = StaySpan.from_wanted(wanted[0], view.clock)
+        check_claim_names(view, wanted)
+        budget = self._context.make_budget(view, end - thread_time())
+        # a consumer may use the amounts that it holds now, because its new claim replaces them
+        snapshot = without_allocations(view.snapshot, known.held) if known.held else view.snapshot
+        if known.loses_end:
+            snapshot = during_window(snapshot, skylines_in(snapshot, known.own), WITHOUT_END, budget)
+        if known.source is not None:
+            return self._place_reserved(view, snapshot, wanted, known, end - thread_time())
+        if span is None:
+            placed = self._place_in(view, snapshot, known.members, wanted, end - thread_time())
             if not isinstance(placed, UnplacedClaim):
-                if span is None or wanted[0].min_duration is None:
-                    return placed
-                budget = self._context.make_budget(view, end - thread_time())
-                return prolong_stay(untimed, skylines, members, placed, span, budget, self._context.rng)
-            if reserved is not None:
-                raise reservation_refusal(wanted, placed, reserved)
+                return placed
             budget = self._context.make_budget(view, self._context.reason_seconds)
-            refusal = claim_refusal(wanted, placed, budget)
-            some = [] if window is None else overlapping_providers(snapshot, skylines, wanted, window)
-            latest = None
-            if some and span is not None:
-                latest = self._latest_end(untimed, skylines, members, wanted, span, budget)
-        if loses_end and own != self._skylines_without(wanted, held):
-            return None
-        if is_timed and (
-            self._context.timetable.has_changed(timed) or own != self._skylines_without(wanted, held)
-        ):
-            return None
-        if window is not None:
-            refusal.add_overlaps(describe_overlaps(self._context.database, some, wanted, window))
-            if latest is not None:
-                refusal.add_latest_end(iso_time(latest), len(wanted))
-        elif reserved is None:
-            self._add_windows(refusal, wanted, members)
-        raise refusal
+            return _SearchRefusal(claim_refusal(wanted, placed, budget))
+        if known.own:
+            skylines = {**skylines, **skylines_in(snapshot, known.own)}
+        found = self._place_in_window(view, snapshot, skylines, wanted, span, end - thread_time())
+        if found:
+            return found
+        within = during_window(snapshot, skylines, span.shortest_window, budget)
+        placed = (
+            self._place_in(view, within, known.members, wanted, end - thread_time())
+            if found is None
+            else UnplacedClaim(0, ClaimScenario.from_members(within, known.members, wanted))
+        )
+        if not isinstance(placed, UnplacedClaim):
+            if wanted[0].min_duration is None:
+                return placed
+            budget = self._context.make_budget(view, end - thread_time())
+            return prolong_stay(snapshot, skylines, known.members, placed, span, budget, self._context.rng)
+        budget = self._context.make_budget(view, self._context.reason_seconds)
+        error, window = claim_refusal(wanted, placed, budget), span.shortest_window
+        some, latest = overlapping_providers(within, skylines, wanted, window), None
+        if some:
+            latest = self._latest_end(snapshot, skylines, known.members, wanted, span, budget)
+        return _SearchRefusal(error, window, some, latest)
+
+    def _place_reserved(
+        self,
+        view: ModelView,
+        snapshot: ModelSnapshot,
+        wanted: Sequence[WantedClaim],
+        known: _KnownAmounts,
+        seconds: float,
+    ) -> list[PlacedClaim]:
+        """Place claims within the amounts of their reservation, or raise NoCandidate."""
+        within, roots = within_reservation(snapshot, known.reserved)
+        on_end = None if known.source is None else known.source.on_end
+        wanted = [
+            replace(
+                each,
+                only=roots if each.only is None else roots & each.only,
+                on_end=each.on_end or on_end,
+            )
+            for each in wanted
+        ]
+        placed = self._place_in(view, within, known.members, wanted, seconds)
+        if isinstance(placed, UnplacedClaim):
+            raise reservation_refusal(wanted, placed, known.reserved)
+        return placed
+
+    def _add_times(self, found: _SearchRefusal, wanted: Sequence[WantedClaim], members: Members) -> None:
+        """Add to the refusal what the database knows of other consumers' times, and times that would fit."""
+        error, window = found.error, found.window
+        if window is None:
+            self._add_windows(error, wanted, members)
+            return
+        error.add_overlaps(describe_overlaps(self._context.database, found.overlapping, wanted, window))
+        if found.latest_end is not None:
+            error.add_latest_end(iso_time(found.latest_end), len(wanted))
 
     def _latest_end(
         self,
@@ -378,7 +439,7 @@ class ClaimService:
         :param budget: the rest of the time for the reasons of the refusal.
         """
         one, min_end = wanted[0], span.begin + MIN_STAY
-        if one.min_duration or _is_reservation(one) or min_end >= span.max_end:
+        if one.min_duration or one.is_reservation or min_end >= span.max_end:
             return None
         stays = StaySpan(span.begin, min_end, span.max_end)
         with suppress(BudgetExhausted):
@@ -390,18 +451,11 @@ class ClaimService:
     ) -> tuple[list[PlacedClaim], MovedPlaces | None]:
         """Return places for which windows move or preemptible claims end, and the moves; perhaps no place."""
         # a booking always has a time
-        (one, *others), span, end = wanted, self._span_ahead(wanted), thread_time() + seconds
+        span, end = self._span_ahead(wanted), thread_time() + seconds
         if span is None:
             return [], None
-        # moves are tried first, because a move takes nothing away from any consumer. This search uses half of
-        # the time. Moves make room on one host only, which rarely suffices for several claims
-        if not others:
-            concerned = possible_providers(self._context.model, wanted)
-            moved = place_by_moves(self._context, one, concerned, span, seconds / 2)
-            if moved is not None:
-                return list(moved.placed), moved
         try:
-            return place_preempting(self._context, wanted, span, end - thread_time()), None
+            return make_room(self._context, wanted, span, end - thread_time())
         except BudgetExhausted:
             raise self._too_long() from None
 
@@ -439,7 +493,7 @@ class ClaimService:
         The result is None if the caller has to search in another way.
         """
         (one, *others) = wanted
-        if others and _is_reservation(one):
+        if others and one.is_reservation:
             window = span.shortest_window
             joint = self._within_budget(
                 view,
@@ -493,50 +547,9 @@ class ClaimService:
             raise self._too_long() from None
 
     def _too_long(self) -> InvalidRequest:
-        return InvalidRequest.too_long(
-            "No place was found",
-            self._context.search_seconds,
-            "candidates_deadline",
-            ": ask for fewer groups, or for fewer claims at once.",
-        )
-
-    def _reserved_amounts(
-        self, reservation: str, wanted: Sequence[WantedClaim]
-    ) -> tuple[reservations.CapacityReservation, list[allocations.Allocation]]:
-        """Return the reservation and its amounts.
-
-        :raises Conflict: there is no such reservation, or a claim is not allowed to use it: the reservation
-            is for another project, another group or another time.
-        """
-        found, held = self._find_reserved(reservation, wanted, may_be_window=False)
-        if found is not None and found.starts_at is not None:
-            # a fresh view releases claims from the window that have ended, and lets a window begin that is
-            # due
-            with self._context.model.fresh_view():
-                pass
-            found, held = self._find_reserved(reservation, wanted)
-        for each in wanted:
-            group = None if each.group is None else each.group.name
-            if found is None or not found.serves_claim(each.owner.project_id, group):
-                raise reservations.unusable_reservation(reservation, each.owner.project_id)
-            found.refuse_time(each.window)
-        # this line is for the type checker: there is at least one claim
-        assert found is not None
-        return found, held
-
-    def _find_reserved(
-        self, reservation: str, wanted: Sequence[WantedClaim], *, may_be_window: bool = True
-    ) -> tuple[reservations.CapacityReservation | None, list[allocations.Allocation]]:
-        """Return the reservation with its amounts, and with the amounts that repeated claims give back.
-
-        :param may_be_window: whether to read the amounts of a window, too; it may have thousands of claims.
-        """
-        with self._context.database.read() as conn:
-            found = reservations.find_reservation(conn, reservation)
-            if found is None or not (may_be_window or found.starts_at is None):
-                return found, []
-            known = [each.consumer for each in wanted if each.generation is not None]
-            return found, reservations.amounts_for_claims(conn, found, known)
+        advice = ": ask for fewer groups, or for fewer claims at once."
+        seconds = self._context.search_seconds
+        return InvalidRequest.too_long("No place was found", seconds, "candidates_deadline", advice)
 
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
         """Return the allocations that the new claims can use again; refuse a wrong generation."""
@@ -559,13 +572,11 @@ class ClaimService:
 
     def _group_members(self, wanted: Sequence[WantedClaim]) -> Members:
         """Return the members of all groups that the claims join."""
-        names = {each.group.name for each in wanted if each.group is not None and not _is_reservation(each)}
+        names = {each.group.name for each in wanted if each.group is not None and not each.is_reservation}
         if not names:
             return {}
         with self._context.database.read() as conn:
-            return claim_commit.group_members(
-                StatementBatch(conn).add(*claim_commit.group_lookup(names)).rows
-            )
+            return group_members(StatementBatch(conn).add(*group_lookup(names)).rows)
 
     def _check_generations(self, wanted: Sequence[WantedClaim]) -> None:
         with self._context.database.read() as conn:
@@ -586,40 +597,3 @@ def _take_any_place(wanted: Sequence[WantedClaim]) -> bool:
     # mostly gain nothing
     (one, *others) = wanted
     return one.window is None or not (others or one.only or one.alternates or one.min_duration)
-
-
-def _is_reservation(wanted: WantedClaim) -> bool:
-    """Return whether this is a claim of a new reservation, which joins no group."""
-    return wanted.owner.consumer_type == reservations.TYPE
-
-
-def _is_booking(wanted: Sequence[WantedClaim]) -> bool:
-    """Return whether these are the claims of a new window."""
-    return wanted[0].window is not None and _is_reservation(wanted[0])
-
-
-def _consumer_claims(placed: Sequence[PlacedClaim]) -> list[ConsumerClaim]:
-    """Return the claims to write; the claims of a reservation become one claim of all their amounts."""
-    by_consumer: dict[str, list[PlacedClaim]] = {}
-    for each in placed:
-        by_consumer.setdefault(each.wanted.consumer, []).append(each)
-    return [_consumer_claim(each) for each in by_consumer.values()]
-
-
-def _consumer_claim(placed: Sequence[PlacedClaim]) -> ConsumerClaim:
-    (first, *others), resources = placed, dict[str, Counter[str]]()
-    for each in placed:
-        for provider, amounts in each.choice.resources:
-            resources.setdefault(provider.uuid, Counter()).update(amounts)
-    wanted = first.wanted
-    return ConsumerClaim(
-        wanted.consumer,
-        resources,
-        wanted.generation,
-        wanted.owner,
-        # each placed claim respects min_unit, max_unit and step_size by itself; the sums need not
-        in_any_portions=bool(others),
-        window=wanted.window,
-        on_end=wanted.end_action,
-        kept_until=wanted.kept_until,
-    )

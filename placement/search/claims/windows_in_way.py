@@ -1,4 +1,4 @@
-"""Finds windows without which a request without an end time would have a place.
+"""Finds and names windows that are in the way of a request.
 
 The room of a window counts as used as soon as the window is booked. So a request has no place on a host with
 too small a rest, although nothing uses the room of the window yet. The search takes a small snapshot of some
@@ -9,22 +9,38 @@ there, these windows and claims are in its way.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from placement.db.database import ServiceDatabase
+from placement.exceptions import Unavailable
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted
 from placement.search.claims.availability import NEVER, members_of, skylines_in, snapshot_during
-from placement.search.claims.claim import ClaimScenario, WantedClaim
-from placement.search.claims.claim_context import MAX_EXPLAINED, RECENT, ClaimContext, wanted_classes
+from placement.search.claims.claim import ClaimScenario, WantedClaim, wanted_classes
+from placement.search.claims.claim_context import RECENT, ClaimContext, possible_providers
+from placement.search.claims.host_rooms import Skylines
+from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.refusal import fitting_roots
-from placement.store.time_profile import AT_ONCE, TimedAmount, TimeWindow, first_overlaps, name_overlaps
-from placement.store.time_schedule import TimeSchedule, planned_providers, read_schedule
+from placement.store.groups import Members
+from placement.store.time_profile import (
+    AT_ONCE,
+    TimedAmount,
+    TimeWindow,
+    first_overlaps,
+    name_overlaps,
+    overlaps_sentence,
+)
+from placement.store.time_schedule import TimeSchedule, planned_providers, read_overlaps, read_schedule
 from placement.store.time_skyline import make_skylines
+from placement.store.window_room import preemptible_claims
 
+# a message names few windows, and no reader compares the windows of a whole cloud
+MAX_EXPLAINED: Final = 20
+"""Maximum number of providers for which a refusal names windows."""
 WITHOUT_END: Final = TimeWindow(AT_ONCE, math.inf)
 """The time of a claim without an end time."""
 
@@ -132,3 +148,65 @@ def _named_window(shown: TimedAmount, amounts: Sequence[TimedAmount], hosts: dic
         sorted({hosts[each] for each in by_provider}),
         by_provider,
     )
+
+
+def describe_windows(context: ClaimContext, wanted: Sequence[WantedClaim], members: Members) -> str:
+    """Return a sentence with windows that prevent claims without an end time; empty if there are none.
+
+    :param members: the present members of the groups that the claims join.
+    """
+    possible = possible_providers(context.model, wanted)
+    planned = read_planned(context.database, wanted, possible)
+    if planned is None:
+        return ""
+    with context.model.recent_view(RECENT) as view:
+        empty = planned.without_amounts(view.snapshot)
+        budget = context.make_budget(view, context.reason_seconds)
+        with suppress(BudgetExhausted):
+            world = ClaimScenario.from_members(empty, members, wanted)
+            if isinstance(place_claims(world, wanted, budget, context.rng), UnplacedClaim):
+                return ""
+    return name_amounts(planned.schedule.amounts, planned.providers, wanted, WITHOUT_END)
+
+
+def describe_overlaps(
+    database: ServiceDatabase, providers: Sequence[str], wanted: Sequence[WantedClaim], window: TimeWindow
+) -> str:
+    """Return a sentence that names timed amounts of other consumers that overlap a window.
+
+    The sentence is a part of a refusal. It is empty if the database does not answer.
+    """
+    # the refusal is certain, so a failure of the database after it must not replace it
+    with suppress(Unavailable), database.read() as conn:
+        amounts = read_overlaps(conn, window, {each.consumer for each in wanted}, providers)
+        return name_amounts(amounts, providers, wanted, window, lambda some: preemptible_claims(conn, some))
+    return ""
+
+
+def name_amounts(
+    amounts: Iterable[TimedAmount],
+    providers: Sequence[str],
+    wanted: Sequence[WantedClaim],
+    window: TimeWindow,
+    choose_preemptible: Callable[[Collection[str]], Collection[str]] = lambda _: (),
+) -> str:
+    """Return a sentence that names timed amounts of these providers during a window.
+
+    :param choose_preemptible: a function that returns those of some consumers that have preemptible claims.
+    """
+    names = wanted_classes(wanted)
+    some = [each for each in amounts if each.resource_class in names]
+    return overlaps_sentence(some, window, choose_preemptible, are_all=len(providers) < MAX_EXPLAINED)
+
+
+def overlapping_providers(
+    snapshot: ModelSnapshot, skylines: Skylines, wanted: Sequence[WantedClaim], window: TimeWindow
+) -> list[str]:
+    """Return the uuids of some providers with timed amounts of the wanted classes during a window."""
+    names = wanted_classes(wanted)
+    found = (
+        snapshot.providers[each].uuid
+        for each, here in skylines.items()
+        if any(name in names and skyline.largest_sum(window) for name, skyline in here.items())
+    )
+    return list(islice(found, MAX_EXPLAINED))

@@ -6,7 +6,7 @@ Tables that the revisions 0009 and 0010 of the core made are kept with their con
 import sqlalchemy as sa
 from alembic import op
 
-from placement.db.revision_tables import make_index, make_table
+from placement.db.schema_scripts import make_index, make_table
 
 revision = "0001"
 down_revision = None

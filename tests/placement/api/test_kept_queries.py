@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from placement.schemas import query_candidates
+from placement.schemas import candidates
 from tests.placement.running import Admin
 
 LIMIT = 16 << 20
@@ -52,5 +52,5 @@ def test_long_queries_take_bounded_memory(admin: Admin, query, queries: int) -> 
 
 def test_the_same_query_is_parsed_once(admin: Admin) -> None:
     pairs, version = [("resources", "VCPU:1"), ("required", "HW_CPU_X86_VMX")], (1, 39)
-    first = query_candidates.parse_candidates(pairs, version)
-    assert query_candidates.parse_candidates(list(pairs), version) is first
+    first = candidates.parse_candidates(pairs, version)
+    assert candidates.parse_candidates(list(pairs), version) is first

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from prometheus_client.parser import text_string_to_metric_families
 
 from placement.exceptions import Unavailable
-from placement.store import window_usage
-from placement.store.window_usage import WindowUsage, read_sums
+from placement.store import usages
+from placement.store.usages import WindowUsage, read_sums
 from tests.placement.builders import make_provider, new_claim, post_claims, put_allocation
 from tests.placement.moving_clock import advance_clock, after
 from tests.placement.running import Admin, application
@@ -121,7 +121,7 @@ def test_windows_have_numbers_amounts_and_refusals(
     assert told["placement_window_refusals_total", ()] == 1
     assert told["placement_windows_left_out", ()] == 0
     # four amounts of two windows and two claims
-    monkeypatch.setattr(window_usage, "MAX_AMOUNTS", 3)
+    monkeypatch.setattr(usages, "MAX_AMOUNTS", 3)
     before, told = told, scrape(admin)
     assert told["placement_windows_left_out", ()] == 1
     assert ("placement_window_lent_amount", vcpu) not in told
@@ -134,14 +134,14 @@ def test_many_windows_are_added_up_once_a_minute_and_the_log_says_what_is_missin
     make: Callable[..., Admin], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(window_usage, "MAX_AMOUNTS", 0)
+    monkeypatch.setattr(usages, "MAX_AMOUNTS", 0)
     read = list[WindowUsage]()
 
     def note(conn: sa.Connection) -> WindowUsage:
         read.append(read_sums(conn))
         return read[-1]
 
-    monkeypatch.setattr(window_usage, "read_sums", note)
+    monkeypatch.setattr(usages, "read_sums", note)
     admin = make()
     make_provider(admin, "cn", VCPU=8)
     times = {"starts_at": after(3600), "expires_at": after(7200)}
@@ -214,7 +214,7 @@ def test_the_database_is_up_though_the_sums_of_windows_take_too_long(
     def refuse(_: object) -> None:
         raise Unavailable("the statement took too long")
 
-    monkeypatch.setattr(window_usage, "read_usage", refuse)
+    monkeypatch.setattr(usages, "read_window_usage", refuse)
     told = scrape(make())
     assert (told["placement_database_up", ()], told["placement_windows_left_out", ()]) == (1, 1)
 

@@ -13,10 +13,9 @@ from werkzeug.test import TestResponse
 from placement import microversion
 from placement.schemas import (
     allocation,
+    candidates,
     claim,
-    explanation,
     inventory,
-    query_candidates,
     reservation,
     resource_provider,
     time_events,
@@ -57,7 +56,7 @@ SCHEMAS = {
     "updateAllocations": allocation.put_allocations(microversion.MAX),
     "updateSeveralAllocations": allocation.post_allocations(microversion.MAX),
     "reshape": allocation.reshaper_body(microversion.MAX),
-    "explainAllocationCandidates": explanation.ExplanationBody(),
+    "explainAllocationCandidates": candidates.ExplanationBody(),
     "findWindows": reservation.AvailabilityBody(),
     "showCapacity": handler.CapacityBody(),
     "claim": claim.ClaimsBody(),
@@ -70,7 +69,7 @@ SCHEMAS = {
 PARSERS = {
     "listResourceProviders": queries.parse_provider_filter,
     "listTraits": queries.parse_traits,
-    "listAllocationCandidates": query_candidates.parse_candidates,
+    "listAllocationCandidates": candidates.parse_candidates,
     "showUsages": queries.parse_usages,
     "listReservations": reservation.parse_list,
     "showReservationLimits": queries.parse_project,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from placement.db import adoption, migration, schema_revisions
+from placement.db import adoption, migration
 from tests.databases import DatabaseServer
 from tests.placement.running import Admin, application
 from tests.placement_extras.migration import reference_world as world
@@ -84,7 +84,7 @@ def test_all_of_them_adopt_the_database_if_they_may(shell: Callable[[str], Shell
         for command, successes in commands:
             done = run(command)
             assert done.returncode in successes, (tool, command, done.stdout, done.stderr)
-    assert run("placement-manage db version").stdout.strip() == schema_revisions.newest_revision()
+    assert run("placement-manage db version").stdout.strip() == migration.newest_revision()
     admin = Admin(application(stock))
     listed = admin("GET", "/resource_providers").get_json()["resource_providers"]
     assert {world.HOST, world.NUMA, world.SHARING} <= {each["uuid"] for each in listed}

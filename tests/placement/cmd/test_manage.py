@@ -6,7 +6,7 @@ import json
 import pytest
 
 from placement.cmd.manage import main
-from placement.db import migration, schema_revisions
+from placement.db import migration
 from tests.placement.running import Admin, application
 from tests.placement.sql import execute_sql, read_scalar
 from tests.placement_extras.migration import reference_world as world
@@ -50,7 +50,7 @@ def add_empty_consumer(url):
 
 def test_sync_then_version(manage):
     assert manage("db", "version") == (0, "none: run 'placement-manage db sync'\n", "")
-    newest = schema_revisions.newest_revision()
+    newest = migration.newest_revision()
     assert manage("db", "sync")[:2] == (0, f"The database is at revision {newest}.\n")
     assert manage("db", "version")[:2] == (0, f"{newest}\n")
 
@@ -59,7 +59,7 @@ def test_sync_then_version(manage):
 def test_sync_tells_where_there_is_no_way_back_without_the_backup(manage, url, before, is_told):
     migration.upgrade_schema(url, before)
     status, output, errors = manage("db", "sync")
-    assert (status, output) == (0, f"The database is at revision {schema_revisions.newest_revision()}.\n")
+    assert (status, output) == (0, f"The database is at revision {migration.newest_revision()}.\n")
     assert ("Releases with revision 0002 accept no other revision" in errors) == is_told
     assert ("restore the backup" in errors) == is_told
     assert "restore" not in manage("db", "sync")[2]

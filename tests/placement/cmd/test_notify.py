@@ -84,7 +84,7 @@ def test_a_webhook_that_refuses_ends_the_command_with_status_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("placement.cmd.notify.time.sleep", pauses.append)
+    monkeypatch.setattr("placement.cmd.manage.time.sleep", pauses.append)
     admin = Admin(application(sqlite_url))
     make_provider(admin, "cn", VCPU=8)
     state = str(tmp_path / "position.json")

@@ -3,7 +3,7 @@
 import pytest
 
 from placement.cmd.manage import main
-from placement.db import schema_revisions
+from placement.db import migration
 from tests.archives import read_archive
 from tests.placement.serving import service
 
@@ -38,7 +38,7 @@ def test_a_report_has_the_state_of_the_service_and_its_database(write_conf, sqli
     assert "Success" in found["check.txt"]
     assert "Nothing is wrong." in found["audit.txt"]
     assert found["database.txt"].startswith("sqlite ")
-    assert f"revision {schema_revisions.newest_revision()}" in found["database.txt"]
+    assert f"revision {migration.newest_revision()}" in found["database.txt"]
     assert "allocations 0" in found["database.txt"]
     assert found["log.txt"].count("***") == 3
     assert not any("hunter2" in text or TOKEN in text for text in found.values())

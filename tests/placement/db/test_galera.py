@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from placement.db import migration, schema_revisions
+from placement.db import migration
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
@@ -144,4 +144,4 @@ def test_migrations_by_way_of_all_nodes_at_once_all_succeed(cluster: Galera) -> 
         process.join(120)
     assert [process.exitcode for process in processes] == [0] * 6
     for url in urls:
-        assert migration.version(url) == schema_revisions.newest_revision()
+        assert migration.version(url) == migration.newest_revision()

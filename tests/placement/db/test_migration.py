@@ -12,7 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from placement.db import buckets, migration, schema_revisions
+from placement.db import buckets, migration
 from placement.db.tables import (
     ExtensionTables,
     all_metadata,
@@ -39,7 +39,7 @@ def test_an_upgrade_leaves_the_newest_version_and_every_change_bucket(blank_data
     assert migration.version(blank_database_url) is None
     migration.upgrade_schema(blank_database_url)
     migration.upgrade_schema(blank_database_url)
-    assert migration.version(blank_database_url) == schema_revisions.newest_revision()
+    assert migration.version(blank_database_url) == migration.newest_revision()
     engine = sa.create_engine(blank_database_url)
     with engine.connect() as conn:
         present = conn.execute(sa.select(change_buckets.c.id)).scalars().all()
@@ -134,7 +134,7 @@ def test_processes_that_upgrade_an_empty_database_at_once_all_succeed(blank_data
     for process in processes:
         process.join(120)
     assert [process.exitcode for process in processes] == [0, 0, 0, 0]
-    assert migration.version(blank_database_url) == schema_revisions.newest_revision()
+    assert migration.version(blank_database_url) == migration.newest_revision()
 
 
 def _upgrade_until_killed(url: str, statements: int) -> None:
@@ -161,7 +161,7 @@ def test_a_first_upgrade_that_was_killed_can_be_run_again(blank_database_url: st
     process.join(120)
     assert process.exitcode in (-signal.SIGKILL, 0)  # SQLite has fewer statements
     migration.upgrade_schema(blank_database_url)
-    assert migration.version(blank_database_url) == schema_revisions.newest_revision()
+    assert migration.version(blank_database_url) == migration.newest_revision()
     engine = sa.create_engine(blank_database_url)
     with engine.connect() as conn:
         context = MigrationContext.configure(conn, opts={"compare_type": True})
@@ -219,11 +219,11 @@ def test_an_older_database_is_refused_until_it_is_migrated(blank_database_url: s
     with pytest.raises(Unavailable, match=r"at revision 0001.* run 'placement-manage db sync'"):
         migration.require_schema(blank_database_url)
     migration.upgrade_schema(blank_database_url)
-    assert migration.require_schema(blank_database_url) == schema_revisions.newest_revision()
+    assert migration.require_schema(blank_database_url) == migration.newest_revision()
 
 
 def test_revisions_are_numbers_that_grow() -> None:
-    folder = schema_revisions.script_location() / "versions"
+    folder = migration.script_location() / "versions"
     revisions = [path.name[:5] for path in sorted(folder.glob("*.py"))]
     assert revisions == [f"{number:04}_" for number in range(1, len(revisions) + 1)]
 
@@ -232,18 +232,18 @@ def test_revisions_are_numbers_that_grow() -> None:
     "branch", [None, *extension_tables()], ids=lambda each: each.name if each else "core"
 )
 def test_the_names_of_files_are_the_revisions_that_alembic_finds(branch: ExtensionTables | None) -> None:
-    folder = schema_revisions.script_location()
+    folder = migration.script_location()
     scripts = ScriptDirectory(
         str(folder), version_locations=[str(folder / "versions" if branch is None else branch.revisions)]
     )
     found = {script.revision for script in scripts.walk_revisions()}
-    assert schema_revisions.known_revisions(branch) == found
-    assert schema_revisions.newest_revision(branch) == scripts.get_current_head()
+    assert migration.known_revisions(branch) == found
+    assert migration.newest_revision(branch) == scripts.get_current_head()
 
 
 def test_a_stamped_database_is_believed(blank_database_url: str) -> None:
     migration.stamp_revision(blank_database_url, "head")
-    assert migration.version(blank_database_url) == schema_revisions.newest_revision()
+    assert migration.version(blank_database_url) == migration.newest_revision()
 
 
 @pytest.mark.parametrize(

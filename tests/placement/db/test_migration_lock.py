@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from placement.db import engine, migration, migration_lock, schema_revisions
+from placement.db import engine, migration, migration_lock
 from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
 from tests.databases import DatabaseServer
@@ -78,7 +78,7 @@ def test_the_lock_of_a_killed_process_is_taken_over_at_once(
     assert process.exitcode == -signal.SIGKILL
     assert tables(source) != []
     migration.upgrade_schema(blank_database_url)
-    assert migration.version(blank_database_url) == schema_revisions.newest_revision()
+    assert migration.version(blank_database_url) == migration.newest_revision()
 
 
 def test_a_process_that_stopped_loses_the_lock_and_runs_no_further_statement(

@@ -21,14 +21,13 @@ from placement.read_model import rows
 from placement.read_model.feed import ReadModel
 from placement.read_model.snapshot import ModelSnapshot
 from placement.store import (
-    aggregates,
     allocations,
-    classes,
     consumers,
     inventories,
+    known_names,
+    provider_properties,
     providers,
     reservation_changes,
-    traits,
 )
 from tests.databases import DatabaseServer
 from tests.placement.store.builders import build_claim, inventory_values
@@ -42,7 +41,7 @@ FOUR = inventory_values(4)
 def writer(database_url: str) -> Iterator[ServiceDatabase]:
     """The database, as another worker uses it to write."""
     database = ServiceDatabase(database_url)
-    database.write(lambda tx: classes.make_standard_names(tx, ["LLC", "MBA"]))
+    database.write(lambda tx: known_names.make_standard_names(tx, ["LLC", "MBA"]))
     yield database
     database.close()
 
@@ -68,8 +67,8 @@ def test_changes_of_another_worker_are_visible_at_once(writer: ServiceDatabase, 
     create(writer)
     assert names(model) == {HOST: "host"}
     writer.write(lambda tx: inventories.add(tx, HOST, "LLC", FOUR))
-    writer.write(lambda tx: aggregates.replace(tx, HOST, 1, [CHILD]))
-    writer.write(lambda tx: traits.replace(tx, HOST, 2, ["COMPUTE_NODE"]))
+    writer.write(lambda tx: provider_properties.replace_aggregates(tx, HOST, 1, [CHILD]))
+    writer.write(lambda tx: provider_properties.replace_traits(tx, HOST, 2, ["COMPUTE_NODE"]))
     with model.fresh_view() as view:
         provider = view.snapshot.get(HOST)
         assert provider is not None
@@ -106,11 +105,11 @@ def test_a_renamed_resource_class_is_renamed_wherever_it_is_used(
     writer: ServiceDatabase, model: ReadModel
 ) -> None:
     create(writer)
-    writer.write(lambda tx: classes.create_class(tx, "CUSTOM_OLD"))
+    writer.write(lambda tx: known_names.create_class(tx, "CUSTOM_OLD"))
     writer.write(lambda tx: inventories.add(tx, HOST, "CUSTOM_OLD", FOUR))
     with model.fresh_view() as view:
         assert view.snapshot.by_class.keys() == {"CUSTOM_OLD"}
-    writer.write(lambda tx: classes.rename_class(tx, "CUSTOM_OLD", "CUSTOM_NEW"))
+    writer.write(lambda tx: known_names.rename_class(tx, "CUSTOM_OLD", "CUSTOM_NEW"))
     with model.fresh_view() as view:
         assert view.snapshot.by_class.keys() == {"CUSTOM_NEW"}
         assert "CUSTOM_OLD" not in view.names.classes

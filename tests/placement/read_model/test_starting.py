@@ -16,9 +16,8 @@ from placement.db.tables import change_buckets
 from placement.exceptions import Unavailable
 from placement.read_model import rows
 from placement.read_model.feed import ReadModel
-from placement.read_model.model_file import ModelFile, ModelFileWriter
-from placement.read_model.preloaded_model import find_preloaded, preloaded_model
-from placement.store import allocations, classes, inventories, providers, traits
+from placement.read_model.model_file import ModelFile, ModelFileWriter, find_preloaded, preloaded_model
+from placement.store import allocations, inventories, known_names, provider_properties, providers
 from tests.databases import DatabaseServer
 from tests.placement.read_model.builders import content
 from tests.placement.store.builders import build_claim, inventory_values
@@ -37,7 +36,7 @@ def writer(database_url: str) -> Iterator[ServiceDatabase]:
     database = ServiceDatabase(database_url)
 
     def fill(tx: WriteTransaction) -> None:
-        classes.make_standard_names(tx, ["LLC", "MBA"])
+        known_names.make_standard_names(tx, ["LLC", "MBA"])
         providers.create_provider(tx, HOST, "host", None)
         providers.create_provider(tx, CHILD, "child", HOST)
         inventories.add(tx, CHILD, "VCPU", FOUR)
@@ -109,9 +108,9 @@ def agrees(model: ReadModel, database_url: str) -> bool:
 
 def change_much(tx: WriteTransaction) -> None:
     providers.create_provider(tx, OTHER, "other", None)
-    classes.create_class(tx, "CUSTOM_NEW")
+    known_names.create_class(tx, "CUSTOM_NEW")
     inventories.add(tx, OTHER, "CUSTOM_NEW", FOUR)
-    traits.replace(tx, HOST, 0, ["COMPUTE_NODE"])
+    provider_properties.replace_traits(tx, HOST, 0, ["COMPUTE_NODE"])
     allocations.replace(tx, [build_claim(OTHER, {CHILD: {"VCPU": 3}})])
 
 
@@ -202,7 +201,7 @@ def test_a_file_of_another_database_is_not_used(
     url = database_server.fresh_database()
     migration.upgrade_schema(url)
     database = ServiceDatabase(url)
-    database.write(lambda tx: classes.make_standard_names(tx, ["LLC", "MBA"]))
+    database.write(lambda tx: known_names.make_standard_names(tx, ["LLC", "MBA"]))
     model = ReadModel(database, file=file)
     with model.fresh_view() as view:
         assert len(view.snapshot) == 0

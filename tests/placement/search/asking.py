@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl
 
 from placement.microversion import Microversion
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas.query_candidates import parse_candidates
+from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
 from placement.search.candidates import AllocationCandidate, Offer, candidates_of

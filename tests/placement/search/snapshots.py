@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from placement.read_model.provider import Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
+from placement.search.claims.claim import ClaimScenario, KnownSearches
+from placement.search.claims.topology import Distances
 
 NAMESPACE = uuid.UUID("c0ffee00-0000-4000-8000-000000000000")
 
@@ -68,3 +70,12 @@ def build(*specs: Spec) -> ModelSnapshot:
             )
         )
     return snapshot
+
+
+def build_scenario(
+    snapshot: ModelSnapshot,
+    groups: Mapping[str, Mapping[int, int]] | None = None,
+    distances: Distances | None = None,
+) -> ClaimScenario:
+    """Build the scenario of a claim from the members of groups by host, and from distances of zones."""
+    return ClaimScenario(snapshot, KnownSearches(snapshot), groups or {}, distances or {})

@@ -7,7 +7,7 @@ import pytest
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_provider_filter
 from placement.search.budget import SearchBudget
-from placement.search.host_filter import filter_providers
+from placement.search.request import filter_providers
 from tests.placement.search import landscapes
 from tests.placement.search.snapshots import Spec, build, inventory, name_to_uuid
 

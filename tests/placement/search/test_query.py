@@ -5,6 +5,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from placement.exceptions import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, UNDEFINED, InvalidRequest
+from placement.schemas.candidates import parse_candidates
 from placement.schemas.query import (
     TraitsFilter,
     UsagesFilter,
@@ -12,7 +13,6 @@ from placement.schemas.query import (
     parse_traits,
     parse_usages,
 )
-from placement.schemas.query_candidates import parse_candidates
 from placement.search.request import CandidatesRequest, ProviderFilter, RequestGroup, check_names
 
 A = "0dd4ca4e-7a1e-4c5f-9d4f-3a4b6a1c9b6a"

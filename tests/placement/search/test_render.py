@@ -9,7 +9,7 @@ import pytest
 
 from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas.query_candidates import parse_candidates
+from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
 from placement.search.rendering import ProviderSummaries, SummaryShape

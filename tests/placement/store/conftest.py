@@ -7,7 +7,7 @@ import pytest
 
 from placement.db.batch import StatementBatch
 from placement.db.database import ServiceDatabase
-from placement.store import classes, inventories, providers
+from placement.store import inventories, known_names, providers
 from tests.placement.store.builders import inventory_values
 
 HOST = "00000001-0000-4000-8000-000000000000"
@@ -17,7 +17,7 @@ TEN = inventory_values(10)
 @pytest.fixture
 def database(database_url: str) -> Iterator[ServiceDatabase]:
     database = ServiceDatabase(database_url)
-    database.write(lambda tx: classes.make_standard_names(tx, ()))
+    database.write(lambda tx: known_names.make_standard_names(tx, ()))
     database.write(lambda tx: providers.create_provider(tx, HOST, "host", None))
     database.write(lambda tx: inventories.replace_all(tx, HOST, 0, {"VCPU": TEN, "DISK_GB": TEN}))
     yield database

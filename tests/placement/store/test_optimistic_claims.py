@@ -10,7 +10,7 @@ from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import ConcurrentUpdate
 from placement.read_model.feed import ReadModel
 from placement.read_model.provider import Provider
-from placement.store import allocations, claim_commit, inventories, providers, traits
+from placement.store import allocations, claim_commit, inventories, provider_properties, providers
 from tests.placement.store.builders import build_claim, inventory_values
 
 CONSUMERS = tuple(f"0000000{number}-0000-4000-8000-00000000c0de" for number in range(1, 4))
@@ -108,7 +108,9 @@ def test_a_claim_on_a_changed_provider_loses_the_race(
     database: ServiceDatabase, chosen: dict[str, Provider], host: str, changed: str
 ) -> None:
     which = chosen[host if changed == "of which something is taken" else OTHER_HOST]
-    database.write(lambda tx: traits.replace(tx, which.uuid, which.generation, ["HW_CPU_X86_AVX2"]))
+    database.write(
+        lambda tx: provider_properties.replace_traits(tx, which.uuid, which.generation, ["HW_CPU_X86_AVX2"])
+    )
     with pytest.raises(claim_commit.LostRace):
         bind(database, chosen, {host: {"VCPU": 1}})
     assert used(database, host) == [{f"{CONSUMERS[2]}/VCPU": 1}]

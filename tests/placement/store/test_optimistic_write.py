@@ -11,7 +11,7 @@ from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import ServiceError
 from placement.read_model.feed import ReadModel
 from placement.read_model.provider import DISABLED
-from placement.store import aggregates, attributes, inventories, optimistic_write, providers, traits
+from placement.store import inventories, optimistic_write, provider_properties, providers
 from placement.store.inventories import InventoryValues
 from placement_extras.console import DISABLED_REASON
 from tests.placement.store.builders import inventory_values
@@ -38,15 +38,17 @@ def has(uuid: str, generation: int, **wanted: InventoryValues) -> Write:
 
 
 def can(uuid: str, generation: int, *wanted: str) -> Write:
-    return lambda tx: traits.replace(tx, uuid, generation, wanted)
+    return lambda tx: provider_properties.replace_traits(tx, uuid, generation, wanted)
 
 
 def is_in(uuid: str, generation: int | None, *wanted: str) -> Write:
-    return lambda tx: aggregates.replace(tx, uuid, generation, wanted)
+    return lambda tx: provider_properties.replace_aggregates(tx, uuid, generation, wanted)
 
 
 def is_disabled_because(why: str, generation: int) -> Write:
-    return lambda tx: attributes.replace(tx, NEW, generation, {DISABLED_REASON: why, "rack": "7"})
+    return lambda tx: provider_properties.replace_attributes(
+        tx, NEW, generation, {DISABLED_REASON: why, "rack": "7"}
+    )
 
 
 LOADED = [has(NEW, 0, VCPU=TEN, DISK_GB=TEN), can(NEW, 1, AVX, VMX), is_in(NEW, 2, *ZONES)]

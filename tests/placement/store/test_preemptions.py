@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.search.budget import BudgetExhausted
-from placement.store.preemptions import PreemptibleRoom, choose_preempted, shorten_amounts
 from placement.store.time_profile import AT_ONCE, TimedAmount, TimeWindow, by_key, largest_sum
 from placement.store.time_schedule import TimeSchedule
+from placement.store.window_room import PreemptibleRoom, choose_preempted, shorten_amounts
 from tests.examples import examples
 
 START = 10.0

@@ -9,14 +9,13 @@ import sqlalchemy as sa
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import InvalidRequest
 from placement.store import (
-    aggregates,
     allocations,
     inventories,
-    project_usages,
+    provider_properties,
     providers,
     reservation_changes,
     reservations,
-    traits,
+    usages,
 )
 from placement.store.claims import ConsumerClaim
 from placement.store.consumers import ConsumerOwnership
@@ -122,8 +121,13 @@ def test_a_provider_with_an_unknown_parent_is_not_made(database: ServiceDatabase
             lambda tx, host: inventories.replace_all(tx, host, 1, {"VCPU": TEN, "DISK_GB": TEN, "PCPU": TEN}),
             2,
         ),
-        (lambda tx, host: traits.replace(tx, host, 1, ["COMPUTE_NODE", "HW_CPU_X86_AVX2"]), 1),
-        (lambda tx, host: aggregates.replace(tx, host, 1, [CONSUMER]), 1),
+        (
+            lambda tx, host: provider_properties.replace_traits(
+                tx, host, 1, ["COMPUTE_NODE", "HW_CPU_X86_AVX2"]
+            ),
+            1,
+        ),
+        (lambda tx, host: provider_properties.replace_aggregates(tx, host, 1, [CONSUMER]), 1),
     ],
     ids=["inventories", "traits", "aggregates"],
 )
@@ -145,6 +149,6 @@ def test_the_usage_of_a_project_without_reservations_takes_two_statements(
     sent: list[str] = []
     with database.read() as conn:
         sa.event.listen(conn, "before_cursor_execute", lambda *args: sent.append(args[2]))
-        usage = project_usages.read_usage(conn, "project", None)
+        usage = usages.read_project_usage(conn, "project", None)
     assert sum(usage.consumer_counts.values()) == 1
     assert len(sent) == 2

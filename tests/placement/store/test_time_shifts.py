@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.store.claims import UnmetNeed
+from placement.store.claims import MIN_STAY, TimeShifts, UnmetNeed, largest_amount, shifts_of_needs
 from placement.store.time_profile import TimedAmount, TimeWindow, needed_holds
-from placement.store.time_shifts import MIN_STAY, TimeShifts, largest_amount, shifts_of_needs
 from placement.store.time_skyline import make_skylines
 from tests.examples import examples
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
-from placement.api.paths import shown_path
+from placement.api.context import shown_path
 from placement.exceptions import Unavailable
 from placement_extras.console import sessions
 from placement_extras.console.icalendar import FeedTexts

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from placement.db import migration, schema_revisions
+from placement.db import migration
 from placement.db.tables import ConsumerId, all_metadata, define_table
 from placement.exceptions import Unavailable
 from placement_extras.console.sessions import TABLES, console_attempts, console_sessions
@@ -48,7 +48,7 @@ def test_an_upgrade_takes_the_tables_that_the_core_made_with_what_they_hold(
         migration.require_schema(blank_database_url)
     for _ in range(2):
         migration.upgrade_schema(blank_database_url)
-        assert migration.require_schema(blank_database_url) == schema_revisions.newest_revision()
+        assert migration.require_schema(blank_database_url) == migration.newest_revision()
     engine = sa.create_engine(blank_database_url)
     with engine.begin() as conn:
         assert conn.execute(sa.select(console_sessions)).all() == [SESSION]
@@ -69,7 +69,7 @@ def test_a_migration_that_was_interrupted_after_the_tables_were_made_goes_on(bla
     with pytest.raises(Unavailable, match=r"tables of console are not there yet.* needs 0002"):
         migration.require_schema(blank_database_url)
     migration.upgrade_schema(blank_database_url)
-    assert migration.require_schema(blank_database_url) == schema_revisions.newest_revision()
+    assert migration.require_schema(blank_database_url) == migration.newest_revision()
     with engine.connect() as conn:
         assert conn.execute(sa.select(console_sessions)).all() == [SESSION]
     engine.dispose()
@@ -85,7 +85,7 @@ def set_revision(url: str, revision: str) -> None:
 def test_tables_that_a_later_version_migrated_are_used_and_left_as_they_are(database_url: str) -> None:
     set_revision(database_url, "0999")
     migration.upgrade_schema(database_url)
-    assert migration.require_schema(database_url) == schema_revisions.newest_revision()
+    assert migration.require_schema(database_url) == migration.newest_revision()
     assert migration.find_database(database_url).branches == {TABLES: "0999"}
 
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.schemas.base import load
-from placement.schemas.query_candidates import parse_candidates
+from placement.schemas.candidates import parse_candidates
 from placement.search.request import CandidatesRequest
 from placement_extras.flavors import form, groups
 from placement_extras.flavors.flavor import TranslationRules

@@ -15,7 +15,7 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
-from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
+from placement.search.claims.claim import HostChoice, WantedClaim
 from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.request import CandidatesRequest
 from placement.store.consumers import ConsumerOwnership
@@ -24,7 +24,7 @@ from placement_extras.flavors.form import configured_rules
 from placement_extras.flavors.options import GROUP, OPTIONS
 from placement_extras.flavors.translation import FlavorTranslation, translate_flavor
 from tests.examples import examples
-from tests.placement.search.snapshots import Spec, build
+from tests.placement.search.snapshots import Spec, build, build_scenario
 
 GPU = PciAlias("gpu", "CUSTOM_GPU")
 NIC = PciAlias("nic", "CUSTOM_NIC", frozenset({"CUSTOM_FAST"}), "preferred")
@@ -227,7 +227,7 @@ def test_a_guest_is_placed_as_its_policy_says(
     wanted = WantedClaim(
         "c", None, ConsumerOwnership("p", "u", "INSTANCE"), request, (1, 39), fallback=found.fallback
     )
-    placed = place_claims(ClaimScenario(snapshot), [wanted], SearchBudget(), random.Random(0))
+    placed = place_claims(build_scenario(snapshot), [wanted], SearchBudget(), random.Random(0))
     expected = ways(snapshot, policy, cpus, memory, devices)
     near = {way for way in expected if is_near(snapshot, way)}
     if isinstance(placed, UnplacedClaim):

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from placement.db import adoption, migration, schema_revisions
+from placement.db import adoption, migration
 from placement.exceptions import Conflict, Unavailable
 from placement_extras.migration.abandonment import AbandonWay, abandon_adoption
 from placement_extras.migration.adoption import adopt_database, drop_stock, require_move_rights
@@ -51,7 +51,7 @@ def test_an_adoption_copies_everything_and_keeps_the_old_tables(stock):
     assert outcome.comparison.different_titles == []
     after = contents(stock.url)
     assert {name: after[f"stock_{name}"] for name in before} == before
-    assert migration.require_schema(stock.url) == schema_revisions.newest_revision()
+    assert migration.require_schema(stock.url) == migration.newest_revision()
     service = MaintainedService(stock.url)
     held = service.get(f"/allocations/{world.SERVER}")
     assert held["consumer_generation"] == 5

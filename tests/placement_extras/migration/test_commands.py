@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from placement.cmd import manage as command
 from placement.cmd import status
-from placement.db import adoption, migration, schema_revisions
+from placement.db import adoption, migration
 from placement_extras.migration import abandonment
 from tests.placement.running import Admin, application
 from tests.placement_extras.migration import reference_world as world
@@ -84,7 +84,7 @@ def test_a_database_is_adopted_and_given_back_by_commands(manage, stock):
     assert result == 0
     assert "'placement-manage db abandon' goes back" in output
     assert manage("db", "adopt")[:2] == (0, "The database is adopted already.\n")
-    assert manage("db", "version") == (0, f"{schema_revisions.newest_revision()}\n", "")
+    assert manage("db", "version") == (0, f"{migration.newest_revision()}\n", "")
     admin = Admin(application(stock))
     assert admin("PUT", "/traits/CUSTOM_LATER").status_code == 201
     result, _, errors = manage("db", "abandon")
@@ -112,7 +112,7 @@ def test_sync_adopts_with_the_option(manage, again):
     result, output, _ = manage("db", "sync", options="adopt = true")
     assert result == 0
     assert "The database is adopted." in output
-    assert f"The database is at revision {schema_revisions.newest_revision()}." in output
+    assert f"The database is at revision {migration.newest_revision()}." in output
     assert manage(*again, options="adopt = true")[0] == 0
 
 
@@ -146,7 +146,7 @@ def test_the_old_tables_are_removed_after_confirmation_and_then_no_abandonment_i
     assert result == 1
     assert "its old tables were removed with 'placement-manage db drop-stock'" in errors
     assert manage("db", "drop-stock", "--yes")[0] == 1
-    assert manage("db", "version") == (0, f"{schema_revisions.newest_revision()}\n", "")
+    assert manage("db", "version") == (0, f"{migration.newest_revision()}\n", "")
     held = Admin(application(stock))("GET", f"/allocations/{world.SERVER}").json
     assert held["consumer_generation"] == 5
 

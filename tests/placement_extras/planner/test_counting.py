@@ -2,7 +2,7 @@
 
 from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas.query_candidates import parse_candidates
+from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, StrandedHost, count_flavor
 from placement_extras.planner.packing import FitBounds, FlavorFootprints, pack_guests

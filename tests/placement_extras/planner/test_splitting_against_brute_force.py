@@ -13,7 +13,7 @@ from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.claims.claim import ClaimScenario, WantedClaim
+from placement.search.claims.claim import WantedClaim
 from placement.search.claims.topology import TopologyPolicy
 from placement_extras.planner.capacity import CloudHosts, FlavorCapacity
 from placement_extras.planner.packing import FitBounds
@@ -21,7 +21,7 @@ from placement_extras.planner.split_count import count_split
 from tests.examples import examples
 from tests.placement.search.claims.strategies import queries, wants, worlds_of_topologies
 from tests.placement.search.claims.topology_judge import State, allowed_ways, tree, zone_ids
-from tests.placement.search.snapshots import Spec, build
+from tests.placement.search.snapshots import Spec, build, build_scenario
 
 _MAX_STATES = 3_000
 """States of a host, after which a random example is left out."""
@@ -35,7 +35,7 @@ def guests_at(snapshot: ModelSnapshot, wanted: WantedClaim, root: int) -> int:
     def most_from(state: State) -> int:
         if most_from.cache_info().currsize > _MAX_STATES:
             reject()
-        now = ClaimScenario(used_by(snapshot, state))
+        now = build_scenario(used_by(snapshot, state))
         after = {next_state(state, way) for _, way in allowed_ways(now, wanted, root)}
         return max((1 + most_from(each) for each in after), default=0)
 
@@ -142,7 +142,7 @@ def test_the_number_of_guests_is_between_the_bounds(asked: tuple[Any, Any], quer
     assert found.fit.lower_bound <= total <= found.fit.upper_bound
     assert found.candidate_hosts == sum(map(bool, expected.values()))
     empty = ModelSnapshot(replace(each, used={}) for each in snapshot)
-    assert found.hosts == sum(bool(allowed_ways(ClaimScenario(empty), wanted, root)) for root in roots)
+    assert found.hosts == sum(bool(allowed_ways(build_scenario(empty), wanted, root)) for root in roots)
     if found.worst is not None:
         left = total - expected[found.worst.id]
         assert found.without_worst.lower_bound <= left <= found.without_worst.upper_bound

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from placement.db import migration
 from placement.search.budget import BudgetExhausted
-from placement.search.claims import refusal, shift_search, window_search, windows_in_way
+from placement.search.claims import refusal, window_search, windows_in_way
 from tests.placement.api.ext.windows import HOUR, booked, show
 from tests.placement.builders import (
     make_provider,
@@ -276,7 +276,7 @@ def test_an_explanation_has_no_times_if_their_search_takes_too_long(cloud, monke
         raise BudgetExhausted
 
     booked(cloud, 8, 1, 2)
-    monkeypatch.setattr(shift_search, "find_latest_end", exhausted)
+    monkeypatch.setattr(window_search, "find_latest_end", exhausted)
     monkeypatch.setattr(window_search, "find_each_window", exhausted)
     found = explained(cloud, "resources=VCPU:1")
     assert (len(found["windows"]), found["earliest_start"], found["latest_end"]) == (1, None, None)

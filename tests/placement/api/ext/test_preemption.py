@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from placement.search.claims import window_preemptions
-from placement.store import preemptions
+from placement.search.claims import window_room
+from placement.store import window_room as stored_room
 from tests.placement.api.ext.windows import HOUR, PATH, book, booked
 from tests.placement.builders import (
     make_provider,
@@ -82,7 +82,7 @@ def test_a_booking_with_free_room_reads_no_preemptible_claims(
     admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lend(admin, 4)
-    monkeypatch.setattr(window_preemptions, "read_preemptible", None)
+    monkeypatch.setattr(window_room, "read_preemptible", None)
     booked(admin, 4, 3, 4)
 
 
@@ -106,7 +106,7 @@ def test_a_window_moves_before_a_claim_has_to_end(admin: Admin, host: str) -> No
 def test_newer_claims_elsewhere_do_not_hide_those_in_the_way(
     admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    monkeypatch.setattr(preemptions, "_MAX_CLAIMS", 1)
+    monkeypatch.setattr(stored_room, "_MAX_CLAIMS", 1)
     old = lend(admin, 8)
     make_provider(admin, "other", VCPU=8)
     new = lend(admin, 8)

@@ -15,9 +15,9 @@ from placement.api.ext import reservations
 from placement.db.database import WriteTransaction
 from placement.exceptions import Unavailable
 from placement.search.budget import BudgetExhausted
-from placement.search.claims import window_moves
+from placement.search.claims import window_room
 from placement.store.time_profile import TimeWindow
-from placement.store.window_moves import WindowMove
+from placement.store.window_room import WindowMove
 from tests.databases import DatabaseServer
 from tests.examples import examples
 from tests.placement.api.ext.windows import HOUR, PATH, book, booked, show
@@ -40,8 +40,8 @@ def base() -> float:
 @pytest.fixture(autouse=True)
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches for moves end by their other limits, however slow the machine is."""
-    monkeypatch.setattr(window_moves, "_HOSTS_SECONDS", 5.0)
-    monkeypatch.setattr(window_moves, "_SEARCH_SECONDS", 5.0)
+    monkeypatch.setattr(window_room, "_HOSTS_SECONDS", 5.0)
+    monkeypatch.setattr(window_room, "_SEARCH_SECONDS", 5.0)
 
 
 def hours(base: float, begin: float, end: float) -> dict[str, str]:
@@ -331,7 +331,7 @@ def test_a_maintenance_is_booked_even_if_no_window_can_move(
     def changed_meanwhile(*_: object) -> None:
         return None
 
-    monkeypatch.setattr("placement.store.window_moves.moved_claims", changed_meanwhile)
+    monkeypatch.setattr("placement.store.window_room.moved_claims", changed_meanwhile)
     maintenance = maintain(admin, host, base, 1, 2)
     assert maintenance["degraded"]
     assert (host_of(admin, window), bool(show(admin, window)["degraded"])) == (host, True)
@@ -339,7 +339,7 @@ def test_a_maintenance_is_booked_even_if_no_window_can_move(
 
 def before_moves(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], None], times: int = 1) -> list[str]:
     """Call ``act`` with the chosen new host before the moves for a maintenance; return the chosen hosts."""
-    find, chosen = window_moves._find_departures, list[str]()
+    find, chosen = window_room._find_departures, list[str]()
 
     def slow_find(*arguments: Any) -> Sequence[WindowMove]:
         moves = find(*arguments)
@@ -348,7 +348,7 @@ def before_moves(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], None], ti
             act(chosen[-1])
         return moves
 
-    monkeypatch.setattr(window_moves, "_find_departures", slow_find)
+    monkeypatch.setattr(window_room, "_find_departures", slow_find)
     return chosen
 
 
@@ -372,7 +372,7 @@ def test_an_error_of_the_moves_does_not_refuse_a_booked_maintenance(
         make_provider(admin, name, VCPU=8)
     windows = [booked(admin, amount, 0, 0, **hours(base, 1, 2)) for amount in (4, 2)]
     (host,) = {host_of(admin, each) for each in windows}
-    write, written = window_moves.write_move, list[str]()
+    write, written = window_room.write_move, list[str]()
 
     def write_first(tx: WriteTransaction, move: WindowMove) -> bool:
         if written:
@@ -380,13 +380,13 @@ def test_an_error_of_the_moves_does_not_refuse_a_booked_maintenance(
         written.append(move.consumer)
         return write(tx, move)
 
-    monkeypatch.setattr(window_moves, "write_move", write_first)
+    monkeypatch.setattr(window_room, "write_move", write_first)
     times = {"maintenance_of": host, "project_id": "ops", "user_id": "eve", **hours(base, 1, 2)}
     made = admin("POST", PATH, json=times)
     assert (made.status_code, made.json["moved"]) == (201, windows[:1])
     assert made.json["reservation"]["degraded"]
     assert "Any PUT of the maintenance moves them" in caplog.text
-    monkeypatch.setattr(window_moves, "write_move", write)
+    monkeypatch.setattr(window_room, "write_move", write)
     answer = fix(admin, made.json["reservation"]["uuid"])
     assert (answer["moved"], answer["reservation"]["degraded"]) == (windows[1:], [])
 
@@ -404,7 +404,7 @@ def test_a_change_of_a_maintenance_repeats_moves_that_a_stopped_worker_has_not_m
     body = {"maintenance_of": host, "project_id": "ops", "user_id": "eve", **hours(base, 1, 2)}
     with pytest.raises(KeyboardInterrupt):
         admin("POST", PATH, json=body | {"uuid": maintenance})
-    monkeypatch.setattr(reservations, "move_away", window_moves.move_away)
+    monkeypatch.setattr(reservations, "move_away", window_room.move_away)
     assert show(admin, window)["degraded"]
     assert fix(admin, maintenance)["moved"] == [window]
     assert (host_of(admin, window) != host, show(admin, window)["degraded"]) == (True, [])

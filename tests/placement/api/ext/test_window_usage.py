@@ -6,7 +6,7 @@ import pytest
 
 from placement.db.database import ServiceDatabase
 from placement.store.time_schedule import read_schedule
-from placement.store.window_usage import WindowUsage, read_sums
+from placement.store.usages import WindowUsage, read_sums
 from tests.examples import examples
 from tests.placement.api.ext.windows import HOUR, PATH, book
 from tests.placement.builders import make_provider, new_claim, post_claims

@@ -335,7 +335,7 @@ def test_other_times_of_refused_allocations_need_no_further_query(admin: Admin, 
 
 
 @pytest.mark.parametrize(
-    ("reader", "hours"), [("claim_context.read_overlaps", 2), ("service.read_planned", None)]
+    ("reader", "hours"), [("windows_in_way.read_overlaps", 2), ("windows_in_way.read_planned", None)]
 )
 def test_a_refused_claim_stays_refused_if_the_database_is_lost_after_it(
     admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch, reader: str, hours: float | None

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from placement.read_model.provider import Inventory
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
-from placement.schemas import explanation
+from placement.schemas import candidates
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.topology import TopologyPolicy
 from placement.store.consumers import ConsumerOwnership
-from tests.placement.search.snapshots import Spec, build, inventory
+from tests.placement.search.snapshots import Spec, build, build_scenario, inventory
 from tests.placement.search.strategies import fleets, situations
 
 OWNER = ConsumerOwnership("project", "user", "INSTANCE")
@@ -75,7 +75,7 @@ def hosts(draw: st.DrawFn, *, uneven: bool = False, caches: bool = False) -> Cla
     distances = {
         pair: draw(st.integers(11, 13)) for pair in combinations(zones, 2) if known and draw(st.booleans())
     }
-    return ClaimScenario(snapshot, distances=distances)
+    return build_scenario(snapshot, distances=distances)
 
 
 queries = st.builds(
@@ -94,7 +94,7 @@ queries = st.builds(
 
 
 def wants(query: str, topology: TopologyPolicy, **fields: object) -> WantedClaim:
-    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
+    asked = candidates.parse_body({"query": query, "flavor": None, "microversion": "1.39"}, {})
     return WantedClaim("c", None, OWNER, asked.request, asked.version, topology=topology, **fields)  # type: ignore[arg-type]
 
 

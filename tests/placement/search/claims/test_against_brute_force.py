@@ -17,6 +17,7 @@ from placement.store.groups import ConsumerGroup, GroupPolicy
 from tests.examples import examples
 from tests.placement.search import brute
 from tests.placement.search.claims.strategies import OWNER
+from tests.placement.search.snapshots import build_scenario
 from tests.placement.search.strategies import requests, snapshots
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
@@ -61,7 +62,7 @@ def situations(draw: st.DrawFn) -> tuple[ClaimScenario, list[WantedClaim]]:
                 order=draw(st.sampled_from(ORDERS)),
             )
         )
-    return ClaimScenario(snapshot, members), wanted
+    return build_scenario(snapshot, members), wanted
 
 
 def hosts(snapshot: ModelSnapshot, found: brute.Found) -> set[int]:

@@ -20,8 +20,7 @@ from placement.search.claims.availability import (
     times_by_way,
 )
 from placement.search.claims.claim import WantedClaim
-from placement.search.claims.host_rooms import KeptSkylines, Skylines
-from placement.search.claims.host_times import HostTimes
+from placement.search.claims.host_rooms import HostTimes, KeptSkylines, Skylines
 from placement.search.claims.topology import TopologyPolicy
 from placement.store.time_profile import TimedAmount, TimeWindow, largest_sum, needed_holds
 from placement.store.time_skyline import TimeSkyline, make_skylines, whole_milliseconds

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas import explanation
+from placement.schemas import candidates
 from placement.search.budget import SearchBudget
 from placement.search.claims import scores as module
 from placement.search.claims.claim import ClaimScenario, Order, WantedClaim
@@ -25,7 +25,7 @@ from placement.search.request import CandidatesRequest
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from tests.examples import examples
 from tests.placement.search.claims.strategies import OWNER, anything, hosts, nodes, queries, wants, zoned
-from tests.placement.search.snapshots import build
+from tests.placement.search.snapshots import build, build_scenario
 
 CRITERIA = (
     "pack",
@@ -100,7 +100,7 @@ def test_no_choice_exceeds_the_upper_bound_of_its_host(
     assume(all(group.resources or group.suffix in named for group in request.groups))
     members = data.draw(st.dictionaries(st.sampled_from(sorted(snapshot.trees)), st.integers(1, 3)))
     wanted = WantedClaim("c", None, OWNER, request, (1, 39), order=order, group=ConsumerGroup("g", policy, 2))
-    check(ClaimScenario(snapshot, {"g": members}), wanted, seed)
+    check(build_scenario(snapshot, {"g": members}), wanted, seed)
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -115,10 +115,10 @@ def test_no_split_choice_exceeds_the_upper_bound_of_its_host(
 def test_isolated_groups_cross_zones_if_no_zone_has_room_for_all() -> None:
     snapshot = build(*(spec for host in range(9) for spec in nodes(f"h{host}", 8, 8 - host)))
     query = "resources1=PCPU:1&resources2=PCPU:1&group_policy=isolate"
-    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
+    asked = candidates.parse_body({"query": query, "flavor": None, "microversion": "1.39"}, {})
     for order in ((("numa_nodes", 1.0),), (("numa_distance", 1.0),)):
         wanted = WantedClaim("c", None, OWNER, asked.request, asked.version, order=order)
         ceilings = ScoreUpperBounds(
-            ClaimScenario(snapshot), wanted, sorted(snapshot.trees), SearchBudget()
+            build_scenario(snapshot), wanted, sorted(snapshot.trees), SearchBudget()
         ).highest_first()
         assert [ceiling for ceiling, _ in ceilings] == [(False, -0.5)] * 9

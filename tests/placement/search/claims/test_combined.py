@@ -23,10 +23,10 @@ from placement.search.claims.claim import (
     HostChoice,
     Order,
     WantedClaim,
-    within_reservation,
     without_allocations,
 )
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
+from placement.search.claims.reserved_amounts import within_reservation
 from placement.search.claims.topology import REMOTE, Distances, TopologyPolicy
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement.store.allocations import Allocation
@@ -34,7 +34,7 @@ from placement.store.groups import ConsumerGroup, GroupMember, GroupPolicy, Memb
 from tests.examples import examples
 from tests.placement.search import brute
 from tests.placement.search.claims.strategies import OWNER
-from tests.placement.search.snapshots import Spec, build, inventory
+from tests.placement.search.snapshots import Spec, build, build_scenario, inventory
 
 pytestmark = pytest.mark.usefixtures("wide_from_the_start")
 SPLIT = ("PCPU", "MEMORY_MB")
@@ -628,7 +628,7 @@ def test_a_host_that_shares_with_others_can_serve_claims_alone(order: Order, see
             alternates=9,
             order=order,
         )
-        found = place_claims(ClaimScenario(snapshot), [wanted], SearchBudget(), random.Random(seed))
+        found = place_claims(build_scenario(snapshot), [wanted], SearchBudget(), random.Random(seed))
         assert isinstance(found, list)
         choices = [found[0].choice, *found[0].alternates]
         assert sorted(each.root.name for each in choices) == sorted(hosts)
@@ -636,6 +636,6 @@ def test_a_host_that_shares_with_others_can_serve_claims_alone(order: Order, see
     # a pool may be used although the host that shares it is avoided
     only = frozenset({snapshot.providers[3].uuid})
     wanted = replace(wanted, only=only, alternates=0)
-    found = place_claims(ClaimScenario(snapshot), [wanted], SearchBudget(), random.Random(seed))
+    found = place_claims(build_scenario(snapshot), [wanted], SearchBudget(), random.Random(seed))
     assert isinstance(found, list)
     assert found[0].choice.root.name == "served"

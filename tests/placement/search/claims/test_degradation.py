@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.read_model.provider import DISABLED
-from placement.search.claims.degradation import (
+from placement.search.claims.reserved_amounts import (
     DegradationCause,
     DegradationReason,
     PromisingProviders,

@@ -12,7 +12,7 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.claims.availability import skylines_in
-from placement.search.claims.move_targets import MoveTargets, Taken
+from placement.search.claims.window_room import MoveTargets, Taken
 from placement.store.time_profile import TimedAmount, TimeWindow, largest_sum
 from placement.store.time_skyline import make_skylines
 from tests.placement.search.claims.timed_worlds import windows

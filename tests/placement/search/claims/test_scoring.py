@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
-from placement.schemas import explanation
+from placement.schemas import candidates
 from placement.search import compiled_request
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, Order, WantedClaim
@@ -29,7 +29,7 @@ from tests.examples import examples
 from tests.placement.search import brute
 from tests.placement.search.claims.strategies import OWNER, anything, zoned
 from tests.placement.search.device_hosts import device_requests, unlike_hosts
-from tests.placement.search.snapshots import Spec, build, inventory, name_to_uuid
+from tests.placement.search.snapshots import Spec, build, build_scenario, inventory, name_to_uuid
 
 TAKEN = frozenset[tuple[int, str, int]]
 device_worlds = st.tuples(unlike_hosts(most_devices=4), device_requests())
@@ -160,7 +160,7 @@ def test_the_best_choice_is_made_and_alternates_are_the_best_of_other_hosts(situ
     members = data.draw(st.dictionaries(roots, st.integers(1, 3), max_size=3))
     near = data.draw(st.integers(11, 40))
     zone_pairs = combinations(sorted(each.id for each in snapshot if ZONE in each.traits), 2)
-    world = ClaimScenario(snapshot, {"g": members}, {pair: near for pair in zone_pairs if sum(pair) % 2})
+    world = build_scenario(snapshot, {"g": members}, {pair: near for pair in zone_pairs if sum(pair) % 2})
     joins = ConsumerGroup("g", policy)
     wanted = WantedClaim(
         "c", None, OWNER, request, (1, 39), alternates=9, order=tuple(order.items()), group=joins
@@ -195,9 +195,9 @@ def test_a_device_with_the_trait_of_numa_nodes_is_not_equal_to_its_siblings() ->
 def chosen(
     snapshot: ModelSnapshot, query: str, order: Order, avoid: frozenset[str] = frozenset()
 ) -> PlacedClaim:
-    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
+    asked = candidates.parse_body({"query": query, "flavor": None, "microversion": "1.39"}, {})
     wanted = WantedClaim("c", None, OWNER, asked.request, asked.version, order=order, avoid=avoid)
-    found = place_claims(ClaimScenario(snapshot), [wanted], SearchBudget(), random.Random(0))
+    found = place_claims(build_scenario(snapshot), [wanted], SearchBudget(), random.Random(0))
     assert isinstance(found, list)
     return found[0]
 
@@ -286,7 +286,7 @@ def test_amounts_of_shared_pools_count_for_the_criteria(situation, order):  # ty
     named = frozenset[str]().union(*request.same_subtrees)
     assume(all(group.resources or group.suffix in named for group in request.groups))
     assume(order and any("MISC_SHARES_VIA_AGGREGATE" in each.traits for each in snapshot))
-    world = ClaimScenario(snapshot)
+    world = build_scenario(snapshot)
     wanted = WantedClaim("c", None, OWNER, request, (1, 39), alternates=9, order=tuple(order.items()))
     found = place_claims(world, [wanted], SearchBudget(), random.Random(0))
     for choice in () if isinstance(found, UnplacedClaim) else (found[0].choice, *found[0].alternates):

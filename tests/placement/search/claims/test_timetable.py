@@ -20,7 +20,7 @@ from placement.read_model.feed import ReadModel
 from placement.search.budget import SearchBudget
 from placement.search.claims import timetable as timetable_module
 from placement.search.claims.availability import skylines_in
-from placement.search.claims.host_times import HostTimes
+from placement.search.claims.host_rooms import HostTimes
 from placement.search.claims.timetable import WindowTimetable
 from placement.store import due_changes, time_schedule
 from placement.store.time_schedule import read_schedule

@@ -36,7 +36,7 @@ from tests.placement.search.claims.strategies import (
     worlds_of_topologies,
 )
 from tests.placement.search.claims.topology_judge import NO_WAY, judge, rank
-from tests.placement.search.snapshots import Spec, build, inventory
+from tests.placement.search.snapshots import Spec, build, build_scenario, inventory
 
 
 @settings(max_examples=examples(500), deadline=None)
@@ -62,7 +62,7 @@ def test_a_class_comes_from_the_zone_that_the_others_need() -> None:
         ),
     ]
     wanted = wants("resources=PCPU:1,MEMORY_MB:2&required=T1", TopologyPolicy.BEST_EFFORT)
-    world = ClaimScenario(build(*specs))
+    world = build_scenario(build(*specs))
     found = place_claims(world, [wanted], SearchBudget(), random.Random(1))
     assert not isinstance(found, UnplacedClaim)
     check_choices(world, wanted, 1)
@@ -77,7 +77,7 @@ def test_the_rest_of_a_request_comes_from_a_provider_with_a_trait_if_that_needs_
     ]
     wanted = wants("resources=PCPU:4,VCPU:1&required=T1", TopologyPolicy.BEST_EFFORT)
     for seed in range(4):
-        check_choices(ClaimScenario(build(*specs)), wanted, seed)
+        check_choices(build_scenario(build(*specs)), wanted, seed)
 
 
 def check_choices(world: ClaimScenario, wanted: WantedClaim, seed: int) -> None:
@@ -230,7 +230,7 @@ def shares(
     ids = {each.name: each.id for each in snapshot}
     distances = {(ids[one], ids[other]): far for (one, other), far in (near or {}).items()}
     found = place_claims(
-        ClaimScenario(snapshot, distances=distances),
+        build_scenario(snapshot, distances=distances),
         [wants(query, topology)],
         SearchBudget(),
         random.Random(0),

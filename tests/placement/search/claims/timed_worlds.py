@@ -13,7 +13,7 @@ from placement import microversion
 from placement.read_model.provider import SHARES, Inventory
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
-from placement.schemas.query_candidates import parse_candidates
+from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.claims.availability import during_window, skylines_in
 from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim

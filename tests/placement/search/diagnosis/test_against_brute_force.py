@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas.query_candidates import parse_candidates
+from placement.schemas.candidates import parse_candidates
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.diagnosis.clauses import RequestClause, joint_clauses, resource_clause, without_clauses
 from placement.search.diagnosis.explanation import explain_request

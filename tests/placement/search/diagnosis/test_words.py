@@ -3,7 +3,7 @@
 import pytest
 
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas.query_candidates import parse_candidates
+from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.diagnosis.explanation import explain_request
 from placement.search.diagnosis.sentences import explanation_sentence, printable_name

@@ -1,23 +1,75 @@
-"""Creates, renames and deletes resource classes, which are standard, additional or custom classes."""
+"""The names of resource classes and traits in the database: looks them up, creates, renames and deletes them.
 
-from collections.abc import Iterable
+Resource classes are standard, additional or custom classes.
+
+A transaction uses only ids that it has read itself, because another transaction may rename or delete a name
+at any time. In a database that was restored from a backup, an id read earlier may belong to another name.
+"""
+
+from collections.abc import Collection, Iterable
+from functools import cache
 from typing import Final
 
 import os_resource_classes
 import os_traits
 import sqlalchemy as sa
 
+from placement.db.batch import StatementFamily
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
     allocations,
     inventories,
     planned_allocations,
+    provider_traits,
     resource_classes,
     traits,
     window_promises,
 )
 from placement.exceptions import Conflict, InvalidRequest, NotFound
-from placement.store import names
+
+
+class NameLookup:
+    """The ids of resource classes or traits, by name.
+
+    The query for the ids is queued together with other statements.
+
+    The same transaction may write rows that contain these ids. While such a row exists, a foreign key
+    protects the name from deletion. If the name was deleted before the row was written, the transaction fails
+    and runs again.
+
+    :param table: the table of resource classes or of traits.
+    """
+
+    def __init__(self, tx: WriteTransaction, table: sa.Table, names: Collection[str]) -> None:
+        # the constructor only queues the query, so that several lookups take one round trip
+        self._answer = tx.queue(*_id_lookup(table).bind_list(names)) if names else None
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """The ids of those names that exist, by name."""
+        rows = self._answer.rows if self._answer else ()
+        return {name: each for name, each in rows}  # noqa: C416  # rows are not pairs
+
+
+@cache
+def _id_lookup(table: sa.Table) -> StatementFamily:
+    return StatementFamily(table.c.name, sa.select(table.c.name, table.c.id).where)
+
+
+def lock_name(tx: WriteTransaction, table: sa.Table, name: str) -> int | None:
+    """Lock all names until the transaction ends; return the id of this name, or None if it does not exist."""
+    # the table of names is locked before the lookup, so that two workers cannot create the same name
+    tx.lock_names()
+    return NameLookup(tx, table, [name]).ids.get(name)
+
+
+def create_name(tx: WriteTransaction, table: sa.Table, name: str) -> bool:
+    """Create a resource class or trait with this name; return False if the name exists."""
+    if lock_name(tx, table, name) is not None:
+        return False
+    tx.conn.execute(sa.insert(table).values(name=name, updated_at=tx.now))
+    return True
+
 
 _USERS: Final = (inventories, allocations, planned_allocations, window_promises)
 """The tables with rows that refer to resource classes."""
@@ -25,7 +77,7 @@ _USERS: Final = (inventories, allocations, planned_allocations, window_promises)
 
 def create_class(tx: WriteTransaction, name: str) -> bool:
     """Create a resource class; return False if the class exists already."""
-    return names.create_name(tx, resource_classes, name)
+    return create_name(tx, resource_classes, name)
 
 
 def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
@@ -39,7 +91,7 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
         return
     # the name is checked here, because the unique constraint would report the conflict only when the
     # statements are sent
-    if names.NameLookup(tx, resource_classes, [new]).ids:
+    if NameLookup(tx, resource_classes, [new]).ids:
         raise Conflict(f"Resource class already exists: {new}")
     # the renamed class gets a new id, so that a concurrent transaction that has read the old one cannot write
     # it any more
@@ -54,7 +106,7 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == class_id))
 
 
-def delete(tx: WriteTransaction, name: str) -> None:
+def delete_class(tx: WriteTransaction, name: str) -> None:
     """Delete a custom class.
 
     :raises InvalidRequest: the class is a standard class.
@@ -70,12 +122,35 @@ def delete(tx: WriteTransaction, name: str) -> None:
 
 
 def _lock_custom(tx: WriteTransaction, name: str, verb: str) -> int:
-    class_id = names.lock_name(tx, resource_classes, name)
+    class_id = lock_name(tx, resource_classes, name)
     if class_id is None:
         raise NotFound(f"No such resource class {name}.")
     if not name.startswith("CUSTOM_"):
         raise InvalidRequest(f"Cannot {verb} standard resource class {name}")
     return class_id
+
+
+def create_trait(tx: WriteTransaction, name: str) -> bool:
+    """Create a trait; return False if the trait exists already."""
+    return create_name(tx, traits, name)
+
+
+def delete_trait(tx: WriteTransaction, name: str) -> None:
+    """Delete a custom trait.
+
+    :raises InvalidRequest: the trait is a standard trait.
+    :raises Conflict: a provider has the trait.
+    """
+    trait_id = lock_name(tx, traits, name)
+    # the use of the trait is checked under the lock of names, so that no provider can get the trait before
+    # the deletion
+    if trait_id is None:
+        raise NotFound(f"No such trait(s): {name}.")
+    if not name.startswith("CUSTOM_"):
+        raise InvalidRequest(f"Cannot delete standard trait {name}.")
+    if tx.has_row(provider_traits.c.trait_id == trait_id):
+        raise Conflict(f"The trait {name} is in use by a resource provider.")
+    tx.conn.execute(sa.delete(traits).where(traits.c.id == trait_id))
 
 
 def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None:

@@ -1,8 +1,11 @@
-"""Pure functions that find those amounts of reservations that their providers can no longer give.
+"""The amounts of reservations: claims take them, and providers may become unable to give them.
+
+A claim that names a reservation takes all its amounts from there: :func:`read_reserved` reads them, and the
+search runs in the snapshot of :func:`within_reservation`.
 
 A reservation promises amounts until its end. After the promise an operator may reduce an inventory, delete
 it, or disable the host. The reservation stays, but becomes *degraded*, with one cause for each amount that
-the provider can no longer give.
+the provider can no longer give (:func:`find_causes`).
 """
 
 from __future__ import annotations
@@ -12,8 +15,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from placement.read_model.provider import DISABLED, Provider
+from placement.read_model.provider import DISABLED, SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
+from placement.search.claims.claim import WantedClaim
+from placement.search.claims.claim_context import ClaimContext
+from placement.store import reservations
 from placement.store.allocations import Allocation
 from placement.store.time_profile import TimeWindow
 from placement.store.time_skyline import NO_SKYLINE, SkylinesByProvider
@@ -21,6 +27,77 @@ from placement.store.time_skyline import NO_SKYLINE, SkylinesByProvider
 # the API has times of milliseconds, so no amount begins or ends within a millisecond
 _MOMENT: Final = 0.001
 """Length, in seconds, of the short window that stands for an instant."""
+
+
+def read_reserved(
+    context: ClaimContext, reservation: str, wanted: Sequence[WantedClaim]
+) -> tuple[reservations.CapacityReservation, list[Allocation]]:
+    """Return a reservation and the amounts that claims may take from it.
+
+    :raises Conflict: there is no such reservation, or a claim is not allowed to use it: the reservation is
+        for another project, another group or another time.
+    """
+    found, held = _find_reserved(context, reservation, wanted, may_be_window=False)
+    if found is not None and found.starts_at is not None:
+        # a fresh view releases claims from the window that have ended, and lets a window begin that is due
+        with context.model.fresh_view():
+            pass
+        found, held = _find_reserved(context, reservation, wanted)
+    for each in wanted:
+        group = None if each.group is None else each.group.name
+        if found is None or not found.serves_claim(each.owner.project_id, group):
+            raise reservations.unusable_reservation(reservation, each.owner.project_id)
+        found.refuse_time(each.window)
+    # this line is for the type checker: there is at least one claim
+    assert found is not None
+    return found, held
+
+
+def _find_reserved(
+    context: ClaimContext, reservation: str, wanted: Sequence[WantedClaim], *, may_be_window: bool = True
+) -> tuple[reservations.CapacityReservation | None, list[Allocation]]:
+    """Return the reservation with its amounts, and with the amounts that repeated claims give back.
+
+    :param may_be_window: whether to read the amounts of a window, too; it may have thousands of claims.
+    """
+    with context.database.read() as conn:
+        found = reservations.find_reservation(conn, reservation)
+        if found is None or not (may_be_window or found.starts_at is None):
+            return found, []
+        known = [each.consumer for each in wanted if each.generation is not None]
+        return found, reservations.amounts_for_claims(conn, found, known)
+
+
+def within_reservation(
+    snapshot: ModelSnapshot, held: Collection[Allocation]
+) -> tuple[ModelSnapshot, frozenset[str]]:
+    """Return the snapshot in which to place a claim from a reservation, and the roots that the claim may use.
+
+    In the trees of these roots, and at sharing providers, only the reserved amounts are free; other trees are
+    unchanged. The original snapshot must not change while the result is used.
+    """
+    amounts: dict[int, dict[str, int]] = {}
+    for each in held:
+        provider = snapshot.get(each.provider)
+        # an operator may have removed the inventory, or the provider, since the reservation was made
+        if provider is not None and each.resource_class in provider.inventories:
+            amounts.setdefault(provider.id, {})[each.resource_class] = each.used
+    roots = {snapshot.providers[provider_id].root_id for provider_id in amounts}
+    # amounts from sharing providers have to be reserved, too, although these providers belong to no host of
+    # the reservation
+    concerned = {member for root in roots for member in snapshot.trees[root]} | snapshot.by_trait.get(
+        SHARES, set()
+    )
+    # the used amount becomes capacity minus the reserved amount, so that even an overcommitted host can give
+    # the reserved amount
+    used = {
+        provider_id: {
+            name: each.capacity - amounts.get(provider_id, {}).get(name, 0)
+            for name, each in snapshot.providers[provider_id].inventories.items()
+        }
+        for provider_id in concerned
+    }
+    return snapshot.with_usage(used), frozenset(snapshot.providers[root].uuid for root in roots)
 
 
 class DegradationReason(StrEnum):

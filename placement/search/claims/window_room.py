@@ -1,21 +1,35 @@
-"""Moves windows that have not begun to equivalent hosts, so that a further window has room.
+"""Makes room for a window that has no place: windows move, or preemptible claims end.
 
-A *movable* window is bound to no host before it begins. If no host has room for a booking, a host perhaps has
-room after some movable windows have moved to equivalent hosts. Hosts are *equivalent* if their trees have the
-same structure, traits and aggregates (:mod:`placement.read_model.equivalent_hosts`). So the search need not
-know the requests of the moved windows: an equivalent host satisfies them, too. A window on several hosts
-moves from one of them to a further host, with all its amounts there. Attributes of hosts only order the hosts
-of a request, and some of them differ on each host. So attributes do not matter.
+These searches run only if the usual search has found no place. Moves are tried first, because a move takes
+nothing away from any consumer.
 
-The search is limited: it reads the windows of some hosts. It then tries to move the smallest windows of each
-host alone, and all windows of a host together if they are few. Its CPU time has a limit of its own, so that a
-refusal in a full cloud takes only a little longer. So it can miss a possible place. A
-move never changes the amounts or the time of a window, and the transaction of the booking checks all moves
-again.
+Moves
+    A *movable* window is bound to no host before it begins. If no host has room for a booking, a host perhaps
+    has room after some movable windows have moved to equivalent hosts. Hosts are *equivalent* if their trees
+    have the same structure, traits and aggregates (:mod:`placement.read_model.tree_classes`). So the
+    search need not know the requests of the moved windows: an equivalent host satisfies them, too. A window
+    on several hosts moves from one of them to a further host, with all its amounts there. Attributes of hosts
+    only order the hosts of a request, and some of them differ on each host. So attributes do not matter.
 
-A maintenance takes the room of the windows on its host. So after its booking, movable windows that overlap it
-move to equivalent hosts with room (:func:`move_away`). The other windows stay, and are degraded. If a worker
-stops before the moves, the next change of the maintenance makes them.
+    The search is limited: it reads the windows of some hosts. It then tries to move the smallest windows of
+    each host alone, and all windows of a host together if they are few. Its CPU time has a limit of its own,
+    so that a refusal in a full cloud takes only a little longer. So it can miss a possible place. A move
+    never changes the amounts or the time of a window, and the transaction of the booking checks all moves
+    again.
+
+    A maintenance takes the room of the windows on its host. So after its booking, movable windows that
+    overlap it move to equivalent hosts with room (:func:`move_away`). The other windows stay, and are
+    degraded. If a worker stops before the moves, the next change of the maintenance makes them.
+
+    In a full cloud, most searches for a new host fail. After a failure, a window with at least the same
+    amounts and times finds no new host either. So the search remembers failures, and tries such a window only
+    on the host that was left out of the failed search: the former host of the failed window.
+
+Ends of preemptible claims
+    A preemptible claim ends at the start of the window if its amounts are needed then
+    (:mod:`placement.store.window_room`). The search reads the preemptible claims between two views of the
+    read model, so that no other request waits for the database. The transaction of the booking checks all
+    these claims again.
 
 A worked example
     Hosts ``a`` and ``b`` are equivalent, with 8 VCPU each. Each host has a window of 4 VCPU from 9:00 to
@@ -26,8 +40,8 @@ A worked example
 from __future__ import annotations
 
 import random
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +50,7 @@ from time import thread_time
 from typing import Final
 
 from placement.exceptions import Conflict, InvalidRequest
+from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import BudgetExhausted, SearchBudget
@@ -43,19 +58,28 @@ from placement.search.claims.availability import (
     NEVER,
     allowed_roots,
     members_of,
+    place_during,
+    skylines_in,
     snapshot_during,
     times_by_way,
 )
-from placement.search.claims.claim import ClaimScenario, WantedClaim
-from placement.search.claims.claim_context import ClaimContext
+from placement.search.claims.claim import ClaimScenario, WantedClaim, taken_amounts, wanted_classes
+from placement.search.claims.claim_context import ClaimContext, possible_providers
 from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
 from placement.search.claims.longest_stay import StaySpan
-from placement.search.claims.move_targets import MoveTargets, Taken
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.time_profile import HoldKey, TimedAmount, TimeWindow
 from placement.store.time_schedule import TimeSchedule, read_schedule
 from placement.store.time_skyline import SkylinesByClass, make_skylines
-from placement.store.window_moves import ByProvider, WindowMove, movable_windows, write_move
+from placement.store.window_room import (
+    ByProvider,
+    WindowMove,
+    any_preemptible,
+    choose_preempted,
+    movable_windows,
+    read_preemptible,
+    write_move,
+)
 
 MAX_HOSTS: Final = 32
 """Maximum number of hosts of which a search reads the windows."""
@@ -79,6 +103,25 @@ class MovedPlaces:
 
     placed: Sequence[PlacedClaim]
     moves: Sequence[WindowMove]
+
+
+def make_room(
+    context: ClaimContext, wanted: Sequence[WantedClaim], span: StaySpan, seconds: float
+) -> tuple[list[PlacedClaim], MovedPlaces | None]:
+    """Return places for which windows move or preemptible claims end, and the moves; perhaps no place.
+
+    :param span: the time of the window from now on.
+    :param seconds: the limit of CPU time.
+    """
+    (one, *others), end = wanted, thread_time() + seconds
+    # moves are tried first, because a move takes nothing away from any consumer. This search uses half of the
+    # time. Moves make room on one host only, which rarely suffices for several claims
+    if not others:
+        concerned = possible_providers(context.model, wanted)
+        moved = place_by_moves(context, one, concerned, span, seconds / 2)
+        if moved is not None:
+            return list(moved.placed), moved
+    return place_preempting(context, wanted, span, end - thread_time()), None
 
 
 def hosts_without_windows(
@@ -315,3 +358,146 @@ def place_by_moves(
         search = WindowMover(timed.view.snapshot, timed.skylines, *movable, budget, context.rng)
         return search.find_moves(hosts, wanted, window)
     return None
+
+
+Taken = Counter[tuple[int, str]]
+"""Amounts that earlier moves of the same search take, by provider id and by resource class."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFootprint:
+    """The amounts of a window by position of the provider and by class, and the equivalent hosts."""
+
+    amounts: Mapping[tuple[int, str], int]
+    window: TimeWindow
+    roots: Sequence[int]
+
+    def needs_less(self, other: WindowFootprint) -> bool:
+        """Return whether this window fits on each host on which the other window fits."""
+        return (
+            # the index of equivalent hosts has one object for all hosts of a kind
+            self.roots is other.roots
+            and other.window.starts_at <= self.window.starts_at
+            and self.window.ends_at <= other.window.ends_at
+            and all(used <= other.amounts.get(key, 0) for key, used in self.amounts.items())
+        )
+
+
+class MoveTargets:
+    """Finds equivalent hosts with room for windows, in one state of the read model."""
+
+    def __init__(
+        self, snapshot: ModelSnapshot, skylines: Skylines, budget: SearchBudget, rng: random.Random
+    ) -> None:
+        self._snapshot = snapshot
+        self._trees = snapshot.whole_trees()
+        self._hosts = snapshot.equivalent_hosts()
+        self._skylines = skylines
+        self._budget = budget
+        self._rng = rng
+        #: footprints without a new host, each with the root of its former host
+        self._failed: list[tuple[WindowFootprint, int]] = []
+
+    def find_move(
+        self, tree: HostTree, amounts: Sequence[TimedAmount], taken: Taken, held: ByProvider
+    ) -> WindowMove | None:
+        """Return a move of a window from a tree to a new host; add the moved amounts to ``taken``.
+
+        :param amounts: the amounts of the window in this tree, which move together.
+        :param held: the amounts of the window at all providers. The new host has none of them, because the
+            client perhaps needs different hosts.
+        """
+        positions = {each.uuid: at for at, each in enumerate(tree.members)}
+        elsewhere = {provider: each for provider, each in held.items() if provider not in positions}
+        avoided = {tree.root.id}.union(
+            provider.root_id for each in elsewhere if (provider := self._snapshot.get(each)) is not None
+        )
+        footprint = WindowFootprint(
+            {(positions[each.provider], each.resource_class): each.used for each in amounts},
+            amounts[0].window,
+            self._hosts.roots_like(tree),
+        )
+        for target in self._targets_of(footprint, avoided):
+            wanted = [(target.members[positions[each.provider]], each) for each in amounts]
+            if all(self._has_room(provider, each, taken) for provider, each in wanted):
+                moved = defaultdict[str, dict[str, int]](dict)
+                for provider, each in wanted:
+                    taken[provider.id, each.resource_class] += each.used
+                    moved[provider.uuid][each.resource_class] = each.used
+                described = {each.id: each.described_seq for each in target.members}
+                after = elsewhere | moved
+                return WindowMove(amounts[0].consumer, amounts[0].window, held, after, described)
+        # beside the amounts of other moves, or without some other hosts, a failure says nothing about the
+        # window alone
+        if not taken and len(avoided) == 1:
+            self._failed.append((footprint, tree.root.id))
+        return None
+
+    def _targets_of(self, footprint: WindowFootprint, avoided: Set[int]) -> Iterator[HostTree]:
+        self._budget.spend(len(self._failed))
+        left_out = {root for failed, root in self._failed if failed.needs_less(footprint)}
+        roots = footprint.roots
+        if left_out:
+            # each failed search has left out one host, and two of these searches leave out no common host
+            roots = [each for each in left_out if len(left_out) == 1 and each in roots]
+        first = self._rng.randrange(len(roots)) if roots else 0
+        for number in range(len(roots)):
+            self._budget.spend()
+            root = roots[(first + number) % len(roots)]
+            if root not in avoided:
+                yield self._trees[root]
+
+    def _has_room(self, provider: Provider, amount: TimedAmount, taken: Taken) -> bool:
+        name = amount.resource_class
+        used = provider.used.get(name, 0) + taken[provider.id, name]
+        skyline = self._skylines.get(provider.id, NO_SKYLINES).get(name)
+        if skyline is not None:
+            used += skyline.largest_sum(amount.window) - skyline.counted
+        return provider.inventories[name].accepts_amount(amount.used, used)
+
+
+def place_preempting(
+    context: ClaimContext, wanted: Sequence[WantedClaim], span: StaySpan, seconds: float
+) -> list[PlacedClaim]:
+    """Return places of a window's claims; the first place has the preemptible claims that have to end.
+
+    The result is empty if there are no places.
+
+    :param span: the time of the window from now on.
+    :param seconds: the limit of CPU time.
+    """
+    window, end = span.shortest_window, thread_time() + seconds
+    with context.database.read() as conn:
+        if not any_preemptible(conn, span.begin):
+            return []
+    # equal claims are the same object
+    distinct = {id(each): each for each in wanted}.values()
+    with context.timetable.fresh_view((), context.check_awaited) as timed:
+        snapshot = timed.view.snapshot
+        budget = context.make_budget(timed.view, seconds)
+        roots = {root for each in distinct for root in allowed_roots(snapshot, each, budget)}
+        possible = {each.uuid for each in members_of(snapshot, roots)}
+        # if all providers are possible, one statement without a condition on providers reads their claims
+        concerned = None if len(possible) == len(snapshot.providers) else possible
+    with context.database.read() as conn:
+        lent = read_preemptible(conn, wanted_classes(distinct), concerned, span.begin)
+    if lent is None:
+        return []
+    shortened = make_skylines(lent.shortened_amounts, lent.schedule.holds)
+    with context.timetable.fresh_view(concerned, context.check_awaited) as timed:
+        snapshot = timed.view.snapshot
+        budget = context.make_budget(timed.view, end - thread_time())
+        skylines = {**timed.skylines, **skylines_in(snapshot, shortened)}
+        placed = place_during(snapshot, skylines, {}, wanted, window, budget, context.rng)
+        if not placed:
+            return []
+        limits = {
+            (snapshot.providers[provider_id].uuid, name): (
+                snapshot.providers[provider_id].free(name) + skyline.counted - amount
+            )
+            for (provider_id, name), amount in taken_amounts(each.choice for each in placed).items()
+            if (skyline := skylines.get(provider_id, NO_SKYLINES).get(name)) is not None
+        }
+        preempted = choose_preempted(lent, limits, window, budget.spend)
+    first, *others = placed
+    return [] if preempted is None else [replace(first, preempted=preempted), *others]
