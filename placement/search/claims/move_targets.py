@@ -113,4 +113,6 @@ class MoveTargets:
         skyline = self._skylines.get(provider.id, NO_SKYLINES).get(name)
         if skyline is not None:
             used += skyline.largest_sum(amount.window) - skyline.counted
-        return provider.inventories[name].accepts_amount(amount.used, used)
+        # min_unit, max_unit and step_size are those of the former host. They apply to each claim of a window
+        # alone, and not to the sum of its claims on a host
+        return used + amount.used <= provider.inventories[name].capacity

@@ -179,6 +179,19 @@ def test_a_window_on_isolated_pools_stays_isolated(
     assert {second, third} < amounts_of(admin, window).keys()
 
 
+def test_claims_that_together_exceed_the_largest_portion_move(admin: Admin, base: float, url: str) -> None:
+    first, second = (make_member(admin, name, VCPU={"total": 8, "max_unit": 4}) for name in "ab")
+    full = [booked(admin, base, query="resources=VCPU:4", allowed_hosts=[second]) for _ in range(2)]
+    window = booked(admin, base, claims=[{"query": "resources=VCPU:4", "count": 2}])
+    for each in full:
+        cancel(admin, each)
+    set_movable(admin, window, True)
+    assert amounts_of(admin, window) == {first: {"VCPU": 8}}
+    assert maintain(admin, base, first) == [window]
+    assert amounts_of(admin, window) == {second: {"VCPU": 8}}
+    assert find_broken_promises(url) == []
+
+
 def test_a_move_does_not_count_against_the_limits_of_its_project(url: str, base: float) -> None:
     limits = {"max_project_reservations": 1, "max_project_amounts": {"VCPU": 8}}
     admin = Admin(application(url, reservations=limits))
