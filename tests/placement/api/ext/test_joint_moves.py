@@ -17,7 +17,7 @@ from placement.read_model.provider import SHARES
 from placement.search.claims import service, window_moves
 from placement.search.claims.window_moves import MovedPlaces
 from tests.placement.api.ext.windows import HOUR, PATH, show
-from tests.placement.builders import make_provider, provider_path, put_inventories
+from tests.placement.builders import make_provider, provider_path, put_inventories, read_error
 from tests.placement.moving_clock import advance_clock, iso
 from tests.placement.running import Admin, application
 from tests.placement.workers.window_tables import find_broken_promises
@@ -177,6 +177,21 @@ def test_a_window_on_isolated_pools_stays_isolated(
     third = make_member(admin, "third", SHARES, DISK_GB=8)
     assert maintain(admin, base + HOUR / 2, pool) == [window]
     assert {second, third} < amounts_of(admin, window).keys()
+
+
+def test_a_booking_counts_windows_that_move_to_its_other_pool(
+    admin: Admin, base: float, pool: str, hosts: list[str]
+) -> None:
+    second = make_member(admin, "second", SHARES, DISK_GB=8)
+    window = booked(admin, base, query=STORED)
+    before = show(admin, window)
+    both = "resources_A=DISK_GB:{0}&resources_B=DISK_GB:{0}&group_policy=isolate"
+    answer = book(admin, base, query=both.format(8))
+    assert (answer.status_code, read_error(answer)[1]) == (409, "placement.ext.no_candidate")
+    assert show(admin, window) == before
+    # with less in each pool, the same window need not move
+    assert book(admin, base, query=both.format(4)).json["moved"] == []
+    assert {pool, second} & amounts_of(admin, window).keys()
 
 
 def test_claims_that_together_exceed_the_largest_portion_move(admin: Admin, base: float, url: str) -> None:
