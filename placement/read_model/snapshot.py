@@ -82,6 +82,8 @@ class ModelSnapshot:
         self._kinds = TreeClasses()
         #: shared with copies, because a table is made again for the trees of any snapshot
         self._tables = TreeTables()
+        #: whether this is another snapshot with other usage, of which no later snapshot is made
+        self._is_scenario = False
         self._whole: MutableMapping[int, HostTree] = {}
         self._free_indexes = FreeIndexes()
         self._sums = SumsByClass()
@@ -188,7 +190,7 @@ class ModelSnapshot:
         self.whole_trees()
         # indexes by names are shared, because usage does not change them
         new = shallow_copy(self)
-        new.pin_count = 0
+        new.pin_count, new._is_scenario = 0, True
         new.providers = copy_for_changes(self.providers)
         new._whole = copy_for_changes(self._whole)
         new._free_indexes = self._free_indexes.copy()
@@ -273,7 +275,9 @@ class ModelSnapshot:
             self._whole.pop(root, None)
         self._whole.update(zip(present, made, strict=True))
         self._sums.replace(self._stale, self._whole)
-        self._tables.note_replaced(len(self._stale), len(self._whole))
+        # the trees of a scenario are temporary, and replace no trees of which tables are kept
+        if not self._is_scenario:
+            self._tables.note_replaced(len(self._stale), len(self._whole))
         if anew:
             self._free_indexes.drop_all()
         self._stale.clear()

@@ -194,7 +194,7 @@ def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice, times: int = 1
 
     :param times: the number of consumers that have these allocations.
     """
-    return _using_more(
+    return with_more_used(
         snapshot,
         (
             (provider.uuid, {name: times * amount for name, amount in amounts.items()})
@@ -206,10 +206,10 @@ def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice, times: int = 1
 def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> ModelSnapshot:
     """Return the snapshot without these allocations; the original must not change meanwhile."""
     # the same function adds and removes usage: here the amounts are negative
-    return _using_more(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
+    return with_more_used(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
 
 
-def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, int]]]) -> ModelSnapshot:
+def with_more_used(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, int]]]) -> ModelSnapshot:
     """Return the snapshot with amounts, by uuid of provider, added to the usage; ignore unknown uuids."""
     used: dict[int, dict[str, int]] = {}
     for uuid, amounts in more:

@@ -63,7 +63,13 @@ from placement.search.claims.availability import (
     snapshot_during,
     times_by_way,
 )
-from placement.search.claims.claim import ClaimScenario, WantedClaim, taken_amounts, wanted_classes
+from placement.search.claims.claim import (
+    ClaimScenario,
+    WantedClaim,
+    taken_amounts,
+    wanted_classes,
+    with_more_used,
+)
 from placement.search.claims.claim_context import ClaimContext, possible_providers
 from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
 from placement.search.claims.longest_stay import StaySpan
@@ -186,9 +192,10 @@ class WindowMover:
                 if not self._has_room(tree, left, wanted, window):
                     continue
                 # new hosts are searched first, because in a full cloud there are none
-                moves = self._moves_of(tree, here, moving)
+                taken = Taken()
+                moves = self._moves_of(tree, here, moving, taken)
                 if len(moves) == len(moving):
-                    placed = self._place_claim(tree, left, wanted, window)
+                    placed = self._place_claim(tree, left, taken, wanted, window)
                     if not isinstance(placed, UnplacedClaim):
                         moved = tuple(sorted(moving))
                         return MovedPlaces([replace(each, moved=moved) for each in placed], moves)
@@ -229,9 +236,11 @@ class WindowMover:
         ways = times_by_way(self._snapshot, skylines, wanted, window.duration_seconds, self._budget)
         return any(each.first_start(root, start, start) <= start for each in ways)
 
-    def _moves_of(self, tree: HostTree, here: AmountsByConsumer, moving: Sequence[str]) -> list[WindowMove]:
-        """Return moves of the first windows of some, until a window has no new host."""
-        taken, moves = Taken(), list[WindowMove]()
+    def _moves_of(
+        self, tree: HostTree, here: AmountsByConsumer, moving: Sequence[str], taken: Taken
+    ) -> list[WindowMove]:
+        """Return moves of the first windows of some, until a window has no new host; fill ``taken``."""
+        moves = list[WindowMove]()
         for consumer in moving:
             found = self._targets.find_move(tree, here[consumer], taken, self._movable[consumer])
             if found is None:
@@ -240,10 +249,14 @@ class WindowMover:
         return moves
 
     def _place_claim(
-        self, tree: HostTree, skylines: Skylines, wanted: WantedClaim, window: TimeWindow
+        self, tree: HostTree, skylines: Skylines, taken: Taken, wanted: WantedClaim, window: TimeWindow
     ) -> list[PlacedClaim] | UnplacedClaim:
+        """Place a claim on a host beside the amounts that moved windows take from their new hosts."""
         snapshot = snapshot_during(self._snapshot, (tree.root.id,), skylines, window)
         self._budget.spend(len(snapshot))
+        # a window of a sharing provider moves to another one, which the claim perhaps uses, too
+        arriving = ((self._snapshot.providers[at].uuid, {name: used}) for (at, name), used in taken.items())
+        snapshot = with_more_used(snapshot, arriving)
         world = ClaimScenario.from_members(snapshot, {}, [wanted])
         return place_claims(world, [wanted], self._budget, self._rng)
 
@@ -453,7 +466,9 @@ class MoveTargets:
         skyline = self._skylines.get(provider.id, NO_SKYLINES).get(name)
         if skyline is not None:
             used += skyline.largest_sum(amount.window) - skyline.counted
-        return provider.inventories[name].accepts_amount(amount.used, used)
+        # min_unit, max_unit and step_size are those of the former host. They apply to each claim of a window
+        # alone, and not to the sum of its claims on a host
+        return used + amount.used <= provider.inventories[name].capacity
 
 
 def place_preempting(

@@ -119,6 +119,18 @@ def test_a_table_that_is_not_used_does_not_keep_many_old_trees() -> None:
     assert sum(each() is not None for each in old) == 22
 
 
+def test_other_usage_for_a_search_does_not_drop_tables() -> None:
+    snapshot = hosts(30)
+    first = table_of(snapshot)
+    # with the usage during a window, most trees differ
+    during_window = snapshot.with_usage({root: {"VCPU": 5} for root in range(1, 21)})
+    during_window.whole_trees()
+    assert table_of(snapshot) is first
+    [part] = table_of(during_window).parts.values()
+    assert [part.free[1][part.roots.index(root)] for root in (1, 20, 21)] == [895, 895, 880]
+    assert content(table_of(snapshot)) == content(first)
+
+
 def test_a_table_takes_few_bytes_for_each_host() -> None:
     table = table_of(hosts(2000))
     [part] = table.parts.values()

@@ -32,6 +32,12 @@ QUERIES = [
     "resources=VCPU:1&required=HW_CPU_HYPERTHREADING",
     f"resources=VCPU:1&member_of={AGGREGATES[0]}",
 ]
+EXPLAINED = [
+    *(each.partition("&limit")[0] for each in QUERIES),
+    "resources=PCPU:9,LLC:7",
+    "resources_A=VCPU:5&resources_B=VCPU:4&group_policy=none&same_subtree=_A,_B",
+    "resources=LLC:3&required=COMPUTE_NODE",
+]
 
 
 def worker(url: str) -> webtest.TestApp:
@@ -54,7 +60,13 @@ def shown(app: webtest.TestApp) -> dict[str, Any]:
         for query in QUERIES
         if "limit" not in query
     }
-    return {"providers": state, "candidates": candidates}
+    explanations = {query: explain(app, query) for query in EXPLAINED}
+    return {"providers": state, "candidates": candidates, "explanations": explanations}
+
+
+def explain(app: webtest.TestApp, query: str) -> str:
+    """Return the explanation of a query as the worker sends it."""
+    return str(app.post_json("/ext/v1/explanations", {"query": query}).text)
 
 
 @dataclass
@@ -77,6 +89,7 @@ class Deployment:
             + [self.delete, self.move, self.traits, self.aggregates, self.release, self.reshape]
             + [self.inventory] * 3
             + [self.claim] * 5
+            + [self.explain] * 3
         )
         action(app)
 
@@ -187,6 +200,10 @@ class Deployment:
         body = {"inventories": inventories, "allocations": {consumer: self.body(app, consumer, wanted)}}
         if self.expect(app.post_json("/reshaper", body, status="*"), 204, 400, 409):
             self.held[consumer] = wanted
+
+    def explain(self, app: webtest.TestApp) -> None:
+        """Ask for an explanation, so that the worker keeps a table of the present trees."""
+        explain(app, self.rng.choice(EXPLAINED))
 
     def check(self) -> None:
         states = [shown(app) for app in (*self.workers, worker(self.url))]
