@@ -27,7 +27,7 @@ from compute_agent.conf import written
 from compute_agent.conf.origins import changed_values, option_values
 from compute_agent.conf.restart_only import keep_started
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
-from compute_agent.fleet.kept import KEPT
+from compute_agent.fleet.configuration import KEPT_FILE
 from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import read_optional
 from compute_agent.host.pci_devices import PciDevice, pci_addresses, read_lasting_facts
@@ -173,7 +173,7 @@ class DeviceSurvey:
 
 def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
     """The paths of the provider files, nova-compute's files and the fleet's revision, which can be absent."""
-    of_fleet = (Path(conf.state_path) / KEPT,) if conf.fleet.group else ()
+    of_fleet = (Path(conf.state_path) / KEPT_FILE,) if conf.fleet.group else ()
     of_nova = (Path(each) for each in conf.pci.nova_config if each and conf.pci.device_spec)
     always = (*of_fleet, *of_nova)
     location = conf.compute.provider_config_location

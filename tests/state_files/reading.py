@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from compute_agent.drivers.processes.records import parse_record
 from compute_agent.events.store import read_events
-from compute_agent.fleet import kept, revision
+from compute_agent.fleet import configuration, revision
 from compute_agent.inventory import cpu_pools, offline_cpus, provider_tree
 from compute_agent.isolation import originals
 from compute_agent.loops import fleet
@@ -40,7 +40,7 @@ _PARSERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
     stolen.FILE: stolen.parse_stolen,
     collectors.FILE: collectors.parse,
     originals.ORIGINALS_FILE: originals.parse_originals,
-    kept.KEPT: lambda content: (revision.read(content), content.decode()),
+    configuration.KEPT_FILE: lambda content: (revision.read(content), content.decode()),
 }
 
 READERS: Final[Mapping[str, Callable[[Path], Any]]] = {

@@ -10,7 +10,7 @@ from typing import Final
 
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.files import write_durably
-from compute_agent.fleet import kept, revision
+from compute_agent.fleet import configuration, revision
 from compute_agent.inventory import cpu_pools
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.isolation import originals
@@ -138,7 +138,9 @@ WRITERS: Final[Mapping[str, Callable[[Path], None]]] = {
         stolen.FILE: _stolen,
         collectors.FILE: _collected,
         originals.ORIGINALS_FILE: _isolation,
-        kept.KEPT: lambda: revision.write(b"[DEFAULT]\ncpu_allocation_ratio = 4.0\n", "edge", 7),
+        configuration.KEPT_FILE: lambda: revision.write(
+            b"[DEFAULT]\ncpu_allocation_ratio = 4.0\n", "edge", 7
+        ),
     }.items()
 }
 """Writers of a state folder by the name of their file."""
