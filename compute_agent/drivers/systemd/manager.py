@@ -21,8 +21,14 @@ from compute_agent.drivers.systemd.bus import (
     BusOpener,
     BusSignal,
 )
-from compute_agent.drivers.systemd.unit_properties import DevicePaths, encode_value
-from compute_agent.drivers.systemd.unit_state import KINDS, unit_kind, unit_of_path, unit_path
+from compute_agent.drivers.systemd.unit_state import (
+    KINDS,
+    DevicePaths,
+    encode_value,
+    unit_kind,
+    unit_of_path,
+    unit_path,
+)
 from compute_agent.model.messages import DriverError
 
 LOG = logging.getLogger(__name__)

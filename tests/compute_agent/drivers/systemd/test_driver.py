@@ -26,7 +26,7 @@ from compute_agent.drivers.foreign.editor import HostFolders
 from compute_agent.drivers.foreign.values import INFINITY, RATES, DeviceLimits
 from compute_agent.drivers.systemd import editor as unit_editor
 from compute_agent.drivers.systemd.manager import SystemdManager
-from compute_agent.drivers.systemd.unit_properties import UNIT_DEFAULTS
+from compute_agent.drivers.systemd.unit_state import UNIT_DEFAULTS
 from compute_agent.drivers.systemd.unit_table import UnitTable
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
