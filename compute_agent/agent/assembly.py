@@ -40,10 +40,9 @@ from compute_agent.loops.devices import DeviceSource
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.fleet import FleetGuests, FleetLoop
 from compute_agent.loops.guest_claims import GuestClaims
-from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
+from compute_agent.loops.host_attributes import AgentHeartbeats, NeighbourReporter, PositionReporter
 from compute_agent.loops.metric_sources import MetricSources
 from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
-from compute_agent.loops.neighbours import NeighbourReporter
 from compute_agent.loops.noise import NoiseSource
 from compute_agent.loops.note_files import ClaimStore, EndStore, EvictionStore
 from compute_agent.loops.promises import PromiseWatch

@@ -43,7 +43,12 @@ from compute_agent.controllers.cpu_class import (
     KernelFiles,
 )
 from compute_agent.controllers.cpu_class_plan import ClassBinding
-from compute_agent.controllers.emulator import STAYING_EMULATORS, EmulatorController, EmulatorSettings
+from compute_agent.controllers.emulator import (
+    STAYING_EMULATORS,
+    EmulatorController,
+    EmulatorCpus,
+    EmulatorSettings,
+)
 from compute_agent.controllers.isolation import NO_ISOLATION, IsolationController, IsolationSettings
 from compute_agent.controllers.memory import MemoryController, MemoryLimitController
 from compute_agent.controllers.realtime import RealtimeController
@@ -61,13 +66,11 @@ from compute_agent.inventory.cpu_sets import resolve_cpu_sets
 from compute_agent.inventory.derive import BESIDE, SHAPES, derive_provider_tree
 from compute_agent.inventory.device_providers import foreign_attributes, offer_devices, with_devices
 from compute_agent.inventory.device_sets import parse_device_sets, with_device_sets
-from compute_agent.inventory.device_spec import parse_device_specs
-from compute_agent.inventory.nova_devices import read_nova_devices, without_novas
+from compute_agent.inventory.device_spec import parse_device_specs, read_nova_devices, without_novas
 from compute_agent.inventory.provider_files import with_additions
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.inventory.resctrl import CachePlatform
 from compute_agent.inventory.traits import with_isolation
-from compute_agent.isolation.emulator import EmulatorCpus
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.isolation.originals import ORIGINALS_FILE, OriginalsFile, OriginalStore
 from compute_agent.isolation.shell import MaskOwnership, OwnThreads

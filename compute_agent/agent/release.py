@@ -34,12 +34,11 @@ from compute_agent.conf.policy import FOLLOW
 from compute_agent.controllers.base import FAILED, PINS, KernelController, ReleaseItem, failed_item
 from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.drivers.base import GuestDriver, RunningGuests
-from compute_agent.files import remove_durably, write_durably
+from compute_agent.files import LockedError, remove_durably, write_durably
 from compute_agent.host.kernel_files import read_host_id
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import provider_tree
 from compute_agent.inventory.folder_owner import check_owner, read_identity
-from compute_agent.locks import LockedError
 from compute_agent.loops.allocations import allocations_by_consumer
 from compute_agent.loops.note_files import ClaimStore
 from compute_agent.model.guest import Guest

@@ -10,7 +10,6 @@ Modules
     - ``written`` reads the text of ini files, for errors about unknown options and misplaced comments
     - ``origins`` lists the options in force, each with the file that sets it
     - ``levels`` lists the options that are beta or experimental
-    - ``restart_only`` lists the options that a reload does not change
 
 Order of calls
     :func:`load` registers all options, reads the files, and registers the sections of families in these

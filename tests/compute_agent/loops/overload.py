@@ -35,7 +35,7 @@ from compute_agent.throttling.watermarks.metrics import (
     WatermarkMetric,
     host_usage,
 )
-from compute_agent.throttling.watermarks.schedule import WeekMoment
+from compute_agent.throttling.watermarks.thresholds import WeekMoment
 from tests.compute_agent.builders import has_thread, load_text
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
