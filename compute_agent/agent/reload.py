@@ -51,6 +51,8 @@ from compute_agent.report.client import PlacementClient
 from compute_agent.report.root_provider import RootOwner
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
 
+LOG = logging.getLogger(__name__)
+
 # The agent's own options. restart_only_options() adds the options of the log.
 _DEFAULT: Final = "DEFAULT"
 
@@ -255,8 +257,6 @@ def _file_stamp(path: Path) -> FileStamp | None:
         return None
     return FileStamp(status.st_mtime_ns, status.st_size, status.st_ino)
 
-
-LOG = logging.getLogger(__name__)
 
 WORKER_SECONDS: Final = 60.0
 """The seconds that a reload waits until the worker has applied the new host state."""

@@ -27,6 +27,8 @@ from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failure
 from compute_agent.throttling.guest_command import CommandFailedError, RunningProgram, run_program
 from compute_agent.throttling.watermarks.sources import MetricSource
 
+LOG = logging.getLogger(__name__)
+
 _MAX_BYTES: Final = 1 << 20
 """Maximum number of bytes of an answer from Prometheus."""
 
@@ -106,8 +108,6 @@ def _parse_number(text: Any) -> float:
         raise ValueError(f"the value is {value}")
     return value
 
-
-LOG = logging.getLogger(__name__)
 
 METRIC_SOURCE_THREAD: Final = ThreadSpec(
     "metric source",

@@ -34,11 +34,11 @@ _TOPOLOGY: Final = machine(nodes=1, cores=8, threads=1)
 """Of a host with the CPUs of all recorded pools."""
 _PARSERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
     state_file.FILE_NAME: lambda content: state_file.parse_state(content, NOW),
-    week_uses.FILE: week_uses.parse_uses,
-    offers.FILE: offers.parse,
-    offers.MEMORY_FILE: offers.parse,
-    stolen.FILE: stolen.parse_stolen,
-    collectors.FILE: collectors.parse,
+    week_uses.FILE: week_uses.USES_FORMAT.parse,
+    offers.FILE: offers.ZONES_FORMAT.parse,
+    offers.MEMORY_FILE: offers.ZONES_FORMAT.parse,
+    stolen.FILE: stolen.RESERVES_FORMAT.parse,
+    collectors.FILE: collectors.CLASSES_FORMAT.parse,
     originals.ORIGINALS_FILE: originals.parse_originals,
     configuration.KEPT_FILE: lambda content: (revision.read(content), content.decode()),
 }

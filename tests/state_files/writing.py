@@ -54,7 +54,7 @@ def _uses() -> bytes:
     use = week_uses.WeekUse()
     for hour in range(0, 168, 3):
         use = use.with_hour(hour, hour / 100, TIME)
-    return week_uses.dump_uses({_ONE: use, _OTHER: week_uses.WeekUse(seen=TIME)})
+    return week_uses.USES_FORMAT.dump({_ONE: use, _OTHER: week_uses.WeekUse(seen=TIME)})
 
 
 def _capacity() -> bytes:
@@ -67,18 +67,22 @@ def _capacity() -> bytes:
         {_ONE: estimate.HourlyPeaks((1.0,), 1.0)},
     )
     offer = offers.CapacityOffer(2, 2.5, TIME, TIME - 30, 3)
-    return offers.dump({_ZONE: offers.ZoneState(history, offer, offers.HeldBackShare(0.5, 2, 600.0, TIME))})
+    return offers.ZONES_FORMAT.dump(
+        {_ZONE: offers.ZoneState(history, offer, offers.HeldBackShare(0.5, 2, 600.0, TIME))}
+    )
 
 
 def _stolen() -> bytes:
-    return stolen.dump_stolen({_ZONE: stolen.StolenReserve(((TIME, 0.02),), 1, TIME - 60, TIME - 30, 1)})
+    return stolen.RESERVES_FORMAT.dump(
+        {_ZONE: stolen.StolenReserve(((TIME, 0.02),), 1, TIME - 60, TIME - 30, 1)}
+    )
 
 
 def _collected() -> bytes:
     offer = offers.CapacityOffer(4, 4.5, TIME)
     amount = collectors.CollectedAmount(5.0, 0.5, TIME + 600, offer)
     known = collectors.CollectedClasses(frozenset({"CUSTOM_LICENCE"}), {("CUSTOM_LICENCE", _ROOT): amount})
-    return collectors.dump({"licences": known})
+    return collectors.CLASSES_FORMAT.dump({"licences": known})
 
 
 def _isolation() -> bytes:

@@ -47,6 +47,8 @@ from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo
 from compute_agent.threads import ThreadSpec, start_thread
 
+LOG = logging.getLogger(__name__)
+
 
 class ContainerEditor(ValueEditor):
     """Compares and writes the files of containers' groups. Any thread is allowed to call the methods."""
@@ -123,8 +125,6 @@ class ContainerEditor(ValueEditor):
         finally:
             self._forget_reading()
 
-
-LOG = logging.getLogger(__name__)
 
 PODMAN: Final = "podman"
 DOCKER: Final = "docker"

@@ -58,6 +58,8 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import SETTING_NAMES, SettingSource
 from compute_agent.model.messages import DriverError, named_few
 
+LOG = logging.getLogger(__name__)
+
 SECTION: Final = "X-ComputeAgent"
 
 GUEST: Final = "Guest"
@@ -161,9 +163,6 @@ def _trust_error(path: Path) -> UnsafeFileError | None:
     except UnsafeFileError as error:
         return error
     return None
-
-
-LOG = logging.getLogger(__name__)
 
 
 class UnitTable(GuestTable):
