@@ -62,7 +62,7 @@ from compute_agent.drivers.foreign.values import (
     own_value,
 )
 from compute_agent.drivers.memory_limits import OomScores, OomWatch
-from compute_agent.drivers.undivided import UndividedThreads
+from compute_agent.drivers.undivided import UndividedThreads, undivided_cpus
 from compute_agent.model import cpuset
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
@@ -368,26 +368,12 @@ class ForeignDriver(UndividedThreads):
         """Always None: the peer starts guests."""
         return
 
-    @property
-    def flavor_source(self) -> None:
-        """Always None, because units and containers have no flavors."""
-        return
-
-    @property
-    def expecting_driver(self) -> None:
-        """Always None, because no program announces starts of units or containers."""
-        return
-
     # Threads
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
         """The pids of the guest, the main process first."""
         members = self._table.find_recent(guest).running.own_group.process_ids()
         return [guest.pid, *(pid for pid in members if pid != guest.pid)]
-
-    def usage_group(self, guest: Guest) -> str:
-        """The folder of the guest's control group."""
-        return guest.cgroup
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
         """The ids of all threads of the guest's processes at this moment."""
@@ -412,7 +398,7 @@ class ForeignDriver(UndividedThreads):
         A thread with fewer CPUs than ``settings`` has is not misplaced. If no thread is misplaced but the
         group has other CPUs, the guest's main thread counts as misplaced.
         """
-        wanted = _group_cpus(settings)
+        wanted = undivided_cpus(settings)
         found = self._compare_guest(guest, _cpu_choice(wanted, self._folders.recent_sets))
         goal = found.goals.get(CPUS, frozenset())
         allowed = goal if isinstance(goal, frozenset) and goal else wanted
@@ -444,7 +430,7 @@ class ForeignDriver(UndividedThreads):
 
         Return the number of threads that had other CPUs before the call.
         """
-        wanted = _group_cpus(settings)
+        wanted = undivided_cpus(settings)
         if not wanted & self._folders.online_cpus:
             raise DriverError(f"guest {guest} cannot be pinned to {cpuset.format(wanted)}: they are offline")
         before = self.misplaced_threads(guest, settings)
@@ -474,10 +460,6 @@ class ForeignDriver(UndividedThreads):
         found = self._compare_guest(guest, _node_choice(wanted, self._folders.recent_sets))
         nodes = found.present[NODES]
         return nodes if found.differing and isinstance(nodes, frozenset) else None
-
-    def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
-        """Return False, because no program announces the start of a guest."""
-        return False
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Set the NUMA nodes of the guest's group if they differ from ``wanted``.
@@ -717,9 +699,3 @@ def _cpu_choice(cpus: frozenset[int], whole: WholeSets) -> GoalChoice:
 
 def _node_choice(nodes: frozenset[int], whole: WholeSets) -> GoalChoice:
     return GoalChoice(frozenset({NODES}), partial(values.node_goal, nodes, whole[NODES]))
-
-
-def _group_cpus(settings: CpuSettings) -> frozenset[int]:
-    """The CPUs for all threads of a guest, which has no guest CPUs."""
-    # A confined guest can have emulator CPUs only.
-    return settings.cpus or settings.emulator_cpus
