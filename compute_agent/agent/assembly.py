@@ -17,7 +17,8 @@ from pathlib import Path
 from oslo_config import cfg
 from prometheus_client import ProcessCollector
 
-from compute_agent.agent.configured_host import ControllerFactory, configured_host, open_stores
+from compute_agent.agent.configured_controllers import ControllerFactory, open_stores
+from compute_agent.agent.configured_host import configured_host
 from compute_agent.agent.guest_settings import GuestConfigurator
 from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, HostDriver, open_host_driver
 from compute_agent.agent.maintenance import MaintenanceMode, causes_kept
@@ -29,7 +30,7 @@ from compute_agent.drivers.factory import foreign_drivers, lock_path
 from compute_agent.events.event import EventRecorder
 from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import read_boot_id, read_host_id
-from compute_agent.inventory import provider_tree
+from compute_agent.inventory import host_identity
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
 from compute_agent.loops.arrivals import GuestEvents, PreStartHook
 from compute_agent.loops.audit import ConsumerLocations
@@ -135,7 +136,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         saved, registry = state.state, load_registry()
         # If the agent already has providers in Placement, an earlier run has chosen the owner of the root.
         root = RootWatch(
-            options, provider_tree.load_or_create(folder), saved.nova_root, bool(saved.owned), state
+            options, host_identity.load_or_create(folder), saved.nova_root, bool(saved.owned), state
         )
 
         # The host: a wrong configuration raises its error here, before any other object exists

@@ -20,12 +20,8 @@ from prometheus_client import Gauge
 
 from compute_agent.agent import host_access, logs
 from compute_agent.agent.config_warnings import config_warnings
-from compute_agent.agent.configured_host import (
-    ConfiguredHost,
-    ControllerFactory,
-    build_host_state,
-    configured_host,
-)
+from compute_agent.agent.configured_controllers import ControllerFactory
+from compute_agent.agent.configured_host import ConfiguredHost, build_host_state, configured_host
 from compute_agent.agent.dry_run import try_configuration
 from compute_agent.agent.host_access import HostDriver
 from compute_agent.agent.parked_cpus import known_topology
@@ -37,8 +33,8 @@ from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import read_optional
 from compute_agent.host.pci_devices import PciDevice, PciEvents, pci_addresses, read_lasting_facts
 from compute_agent.host.reader import read_topology
+from compute_agent.inventory.host_identity import IdentityError
 from compute_agent.inventory.provider_files import files_in
-from compute_agent.inventory.provider_tree import IdentityError
 from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.model.cpuset import CpuSet

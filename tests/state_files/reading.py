@@ -11,7 +11,7 @@ from typing import Any, Final
 from compute_agent.drivers.processes.records import parse_record
 from compute_agent.events.store import read_events
 from compute_agent.fleet import configuration, revision
-from compute_agent.inventory import cpu_pools, offline_cpus, provider_tree
+from compute_agent.inventory import cpu_pools, host_identity, offline_cpus, provider_tree
 from compute_agent.isolation import originals
 from compute_agent.loops import fleet
 from compute_agent.monitoring.history import SampleHistory
@@ -51,7 +51,7 @@ READERS: Final[Mapping[str, Callable[[Path], Any]]] = {
     "guests": lambda folder: {
         path.stem: parse_record(json.loads(path.read_text())) for path in folder.glob("guests/*.json")
     },
-    provider_tree.FILE_NAME: provider_tree.look_up,
+    host_identity.UUID_FILE: host_identity.look_up,
     SAMPLES_FILE: lambda folder: SampleHistory(folder / SAMPLES_FILE).latest_samples(),
     osnoise.ORIGINAL_FILE: lambda folder: osnoise.read_kept(folder / osnoise.ORIGINAL_FILE),
     fleet.FILE: lambda folder: fleet.read_applied(folder / fleet.FILE),
