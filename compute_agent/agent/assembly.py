@@ -46,13 +46,12 @@ from compute_agent.loops.metric_sources import MetricSources
 from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
 from compute_agent.loops.noise import NoiseSource
 from compute_agent.loops.note_files import ClaimStore, EndStore, EvictionStore
-from compute_agent.loops.promises import PromiseWatch
+from compute_agent.loops.promises import PromiseVerifier, PromiseWatch
 from compute_agent.loops.reclaimed import ReclaimLoop
 from compute_agent.loops.reports import ReportLoop
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.loops.triggers import InterferenceLoop, WatermarkLoop
 from compute_agent.loops.usage import CpuUse
-from compute_agent.loops.verification import PromiseVerifier
 from compute_agent.pipeline.guest_settings import FILE_NAME as MANUAL_FILE
 from compute_agent.pipeline.guest_settings import ManualSettings
 from compute_agent.pipeline.metrics import AgentMetrics

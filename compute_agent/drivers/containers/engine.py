@@ -41,7 +41,7 @@ from compute_agent.drivers.containers.container_state import (
     parse_list,
     parse_pod,
 )
-from compute_agent.drivers.foreign.driver import PeerHint
+from compute_agent.drivers.peer import PeerHint
 from compute_agent.model.messages import DriverError, printable_text
 from compute_agent.threads import NO_LOCK, ThreadSpec, start_thread
 

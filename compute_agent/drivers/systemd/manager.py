@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from compute_agent.drivers.foreign.driver import PeerHint
 from compute_agent.drivers.foreign.values import Values
+from compute_agent.drivers.peer import PeerHint
 from compute_agent.drivers.systemd.bus import (
     BUS_NAME,
     BUS_PATH,
