@@ -63,8 +63,7 @@ from compute_agent.report.root_provider import DisableCause
 from compute_agent.threads import WakeSignal
 from compute_agent.throttling.arbiter import LimitArbiter
 from compute_agent.throttling.evictions import MAX_ENDS, GuestEvictions, GuestEvictor
-from compute_agent.throttling.executor import ThrottleExecutor
-from compute_agent.throttling.reclaims import MemoryReclaimer
+from compute_agent.throttling.executor import MemoryReclaimer, ThrottleExecutor
 from compute_agent.throttling.samplers import GuestReader
 from compute_agent.throttling.state_file import ThrottlingFile
 from compute_agent.throttling.telemetry import ThrottleTelemetry
