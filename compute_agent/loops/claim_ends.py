@@ -27,7 +27,7 @@ from compute_agent.model.messages import named_few
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.answers import NotFoundError, PlacementError, UnavailableError
-from compute_agent.report.bounded_http import round_deadline
+from compute_agent.report.bounded_session import round_deadline
 from compute_agent.report.claim_ends import (
     MAX_DRIFT,
     DatabaseClock,

@@ -12,7 +12,7 @@ Modules
     - ``root_provider``: the owner of the root, and the switch that keeps new guests away
     - ``audit``: differences between guests and their allocations, and repairs
     - ``history``: recognises an older copy of Placement's database, for instance after a restore
-    - ``client``: one method for each request; the client uses ``transport``, ``bounded_http``, ``answers``
+    - ``client``: one method for each request; the client uses ``transport``, ``bounded_session``, ``answers``
       and ``tracing``
 
 Order of calls
