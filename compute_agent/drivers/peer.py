@@ -173,7 +173,7 @@ class PeerDriver(abc.ABC):
             # If a hung peer keeps the thread in a call, close() does not wait any longer: the thread ends
             # with the process.
             self._thread.join(_LAST_LOOK)
-        self._disconnect()
+        self._close_peer()
 
     @abc.abstractmethod
     def _silence_text(self) -> str:
@@ -201,7 +201,7 @@ class PeerDriver(abc.ABC):
         :raises DriverError: the peer went away.
         """
 
-    def _disconnect(self) -> None:
+    def _close_peer(self) -> None:
         self._peer.close()
 
     def _follow_peer(self) -> None:
@@ -225,7 +225,7 @@ class PeerDriver(abc.ABC):
                 if str(error) != self._absence:
                     LOG.warning("%s cannot be read, and the agent tries again: %s", self.subjects, error)
                 self._absence = str(error)
-                self._disconnect()
+                self._close_peer()
                 self._tried.set()
                 self._stopped.wait(pause)
                 pause = min(2 * pause, _MAX_PAUSE)

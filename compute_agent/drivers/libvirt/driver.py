@@ -206,10 +206,10 @@ class LibvirtDriver(PeerDriver):
         self._table.look_around(everything=True)
         self._next_look = time.monotonic() + self._look_interval
 
-    def _disconnect(self) -> None:
+    def _close_peer(self) -> None:
         # The list is cleared, because libvirt's objects of domains keep their connection open.
         self._round = []
-        super()._disconnect()
+        super()._close_peer()
 
     def _handle_changes(self) -> None:
         # One event of libvirtd, or one step of reading all definitions.
