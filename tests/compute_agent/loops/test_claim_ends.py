@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from compute_agent.events.event import EventKind, EventRecorder
-from compute_agent.loops import claim_ends, note_files
+from compute_agent.loops import claim_ends, end_reader, note_files
 from compute_agent.loops.claim_ends import ClaimEnds, EvictionWithdrawnError
 from compute_agent.loops.guest_claims import GuestClaims
 from compute_agent.loops.note_files import ENDS_FILE, ClaimStore, EndStore
@@ -837,7 +837,7 @@ def test_histories_evict_no_guest_early_and_each_guest_in_time(tmp_path_factory,
     """
     with (
         # A claim of a guest that is known already is otherwise found after minutes.
-        mock.patch.object(claim_ends, "_LIST_SECONDS", 0.0),
+        mock.patch.object(end_reader, "_LIST_SECONDS", 0.0),
         mock.patch.object(note_files, "write_durably", lambda path, content: path.write_bytes(content)),
     ):
         check_history(EndingHost(tmp_path_factory.mktemp("ends")), steps)
