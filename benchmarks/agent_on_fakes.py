@@ -17,7 +17,7 @@ import sys
 import threading
 from pathlib import Path
 
-from compute_agent.agent import configured_host
+from compute_agent.agent import configured_controllers, configured_host
 from compute_agent.cmd.main import main
 from compute_agent.drivers import cgroup, factory, procfs
 from compute_agent.host import kernel_files
@@ -120,8 +120,8 @@ class TableCookies(KernelCookies):
 def have_all_cpus():
     """Isolation, core scheduling and pins on CPUs that this machine lacks."""
     TableAffinity()
-    configured_host.MaskReader = FileMasks
-    configured_host.KernelCookies = TableCookies
+    configured_host.MaskReader = configured_controllers.MaskReader = FileMasks
+    configured_controllers.KernelCookies = TableCookies
     files = ("cpuset.cpus.partition", "cpuset.cpus.exclusive", "cpuset.cpus.exclusive.effective")
     cgroups.FILES.update(dict.fromkeys(files, ""), **{"cpuset.cpus.partition": "member\n"})
 

@@ -18,11 +18,10 @@ from pathlib import Path
 
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.core_cookies import CoreCookieController
-from compute_agent.controllers.emulator import EmulatorController, EmulatorSettings
+from compute_agent.controllers.emulator import EmulatorController, EmulatorCpus, EmulatorSettings
 from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.drivers import procfs
 from compute_agent.isolation.decision import HeldCpus, IsolationDemand
-from compute_agent.isolation.emulator import EmulatorCpus
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import GuestSettings

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -68,6 +69,38 @@ def parse(version: int, content: bytes, read: Callable[[Any], T]) -> T:
     # rename a damaged file, and expect one kind of error for it.
     except (LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class MappingFormat(Generic[T]):
+    """The format of a file with one value for each name, such as the state of each zone by its uuid.
+
+    :ivar version: the version of the format.
+    :ivar key: the name of the mapping in the document.
+    :ivar write_value: converts a value to JSON.
+    :ivar read_value: converts JSON to a value; raises ValueError if it is wrong.
+    """
+
+    version: int
+    key: str
+    write_value: Callable[[T], Any]
+    read_value: Callable[[Any], T]
+
+    def dump(self, values: Mapping[str, T]) -> bytes:
+        """The content of the file for some values by name."""
+        rows = {name: self.write_value(one) for name, one in sorted(values.items())}
+        return dump(self.version, {self.key: rows})
+
+    def parse(self, content: bytes) -> dict[str, T]:
+        """The values in the content of the file, by name.
+
+        :raises ValueError: the content is damaged, or of another version.
+        """
+        return parse(
+            self.version,
+            content,
+            lambda document: {str(name): self.read_value(one) for name, one in document[self.key].items()},
+        )
 
 
 def read_number(value: Any, largest: float) -> float:

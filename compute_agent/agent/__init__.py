@@ -7,8 +7,9 @@ this package, so that they can be read, created and tested without a process.
   start with this function.
 - :mod:`~compute_agent.agent.service` is the agent as a whole: start, main thread, stop, and the answers to
   requests of the socket.
-- :mod:`~compute_agent.agent.configured_host` makes the host state and the controllers from a configuration,
-  and :mod:`~compute_agent.agent.reload` replaces them while guests run.
+- :mod:`~compute_agent.agent.configured_host` makes the host state from a configuration,
+  :mod:`~compute_agent.agent.configured_controllers` makes the controllers, and
+  :mod:`~compute_agent.agent.reload` replaces both while guests run.
 - :mod:`~compute_agent.agent.dry_run` lists the changes of a start, and :mod:`~compute_agent.agent.release`
   undoes these changes; both modules use all controllers.
 - :mod:`~compute_agent.agent.documents` builds the JSON of ``status``, ``guest list``, ``watermark list`` and

@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol
 from oslo_config import cfg
 
 from compute_agent.agent import release
-from compute_agent.agent.classification_check import input_document
 from compute_agent.agent.documents import (
     device_document,
     guest_document,
@@ -26,7 +25,7 @@ from compute_agent.agent.documents import (
     provider_document,
     reshape_document,
 )
-from compute_agent.agent.guest_settings import ANSWER_SECONDS, GuestConfigurator
+from compute_agent.agent.guest_settings import ANSWER_SECONDS, GuestConfigurator, input_document
 from compute_agent.agent.maintenance import MaintenanceMode
 from compute_agent.agent.manual_throttling import ManualThrottling
 from compute_agent.agent.parameters import (

@@ -17,7 +17,8 @@ from pathlib import Path
 from oslo_config import cfg
 from prometheus_client import ProcessCollector
 
-from compute_agent.agent.configured_host import ControllerFactory, configured_host, open_stores
+from compute_agent.agent.configured_controllers import ControllerFactory, open_stores
+from compute_agent.agent.configured_host import configured_host
 from compute_agent.agent.guest_settings import GuestConfigurator
 from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, HostDriver, open_host_driver
 from compute_agent.agent.maintenance import MaintenanceMode, causes_kept
@@ -29,7 +30,7 @@ from compute_agent.drivers.factory import foreign_drivers, lock_path
 from compute_agent.events.event import EventRecorder
 from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import read_boot_id, read_host_id
-from compute_agent.inventory import provider_tree
+from compute_agent.inventory import host_identity
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
 from compute_agent.loops.arrivals import GuestEvents, PreStartHook
 from compute_agent.loops.audit import ConsumerLocations
@@ -40,19 +41,17 @@ from compute_agent.loops.devices import DeviceSource
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.fleet import FleetGuests, FleetLoop
 from compute_agent.loops.guest_claims import GuestClaims
-from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
+from compute_agent.loops.host_attributes import AgentHeartbeats, NeighbourReporter, PositionReporter
 from compute_agent.loops.metric_sources import MetricSources
 from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
-from compute_agent.loops.neighbours import NeighbourReporter
 from compute_agent.loops.noise import NoiseSource
 from compute_agent.loops.note_files import ClaimStore, EndStore, EvictionStore
-from compute_agent.loops.promises import PromiseWatch
+from compute_agent.loops.promises import PromiseVerifier, PromiseWatch
 from compute_agent.loops.reclaimed import ReclaimLoop
 from compute_agent.loops.reports import ReportLoop
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.loops.triggers import InterferenceLoop, WatermarkLoop
 from compute_agent.loops.usage import CpuUse
-from compute_agent.loops.verification import PromiseVerifier
 from compute_agent.pipeline.guest_settings import FILE_NAME as MANUAL_FILE
 from compute_agent.pipeline.guest_settings import ManualSettings
 from compute_agent.pipeline.metrics import AgentMetrics
@@ -64,8 +63,7 @@ from compute_agent.report.root_provider import DisableCause
 from compute_agent.threads import WakeSignal
 from compute_agent.throttling.arbiter import LimitArbiter
 from compute_agent.throttling.evictions import MAX_ENDS, GuestEvictions, GuestEvictor
-from compute_agent.throttling.executor import ThrottleExecutor
-from compute_agent.throttling.reclaims import MemoryReclaimer
+from compute_agent.throttling.executor import MemoryReclaimer, ThrottleExecutor
 from compute_agent.throttling.samplers import GuestReader
 from compute_agent.throttling.state_file import ThrottlingFile
 from compute_agent.throttling.telemetry import ThrottleTelemetry
@@ -136,7 +134,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         saved, registry = state.state, load_registry()
         # If the agent already has providers in Placement, an earlier run has chosen the owner of the root.
         root = RootWatch(
-            options, provider_tree.load_or_create(folder), saved.nova_root, bool(saved.owned), state
+            options, host_identity.load_or_create(folder), saved.nova_root, bool(saved.owned), state
         )
 
         # The host: a wrong configuration raises its error here, before any other object exists

@@ -36,8 +36,9 @@ from compute_agent.model.guest_settings import SETTING_NAMES
 from compute_agent.model.messages import full_name, printable_text
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.report.adjustments import SettledInventory
 from compute_agent.report.history import AllocationLoss
-from compute_agent.report.plan import SettledInventory, to_api
+from compute_agent.report.plan import to_api
 from compute_agent.report.reshape import ReshapePlan
 from compute_agent.report.root_provider import root_keeper
 from compute_agent.resctrl.filesystem import ResctrlError

@@ -15,14 +15,8 @@ from typing import Any, Final, cast
 
 from oslo_config import cfg
 
-from compute_agent.agent.configured_host import (
-    NO_UUID,
-    ControllerFactory,
-    build_controllers,
-    build_host_state,
-    configured_host,
-    open_stores,
-)
+from compute_agent.agent.configured_controllers import ControllerFactory, build_controllers, open_stores
+from compute_agent.agent.configured_host import NO_UUID, build_host_state, configured_host
 from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, open_resctrl
 from compute_agent.agent.parameters import SetSchema, load
 from compute_agent.agent.protocol import RequestError
@@ -34,11 +28,11 @@ from compute_agent.drivers.base import GuestDriver, Listener, split_names
 from compute_agent.drivers.factory import choose_driver, count_guests, libvirtd_is_usable, open_drivers
 from compute_agent.fleet.guests import parse
 from compute_agent.fleet.revision import FleetError
-from compute_agent.inventory import provider_tree
+from compute_agent.inventory import host_identity
 from compute_agent.inventory.derive import BESIDE
-from compute_agent.inventory.folder_owner import check_owner, read_identity
+from compute_agent.inventory.host_identity import IdentityError, check_owner, read_identity
 from compute_agent.inventory.options import hypervisor_name
-from compute_agent.inventory.provider_tree import IdentityError, ProviderInventory, ProviderNode
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode
 from compute_agent.loops.allocations import allocations_read
 from compute_agent.loops.audit import by_consumer, locate_guests
 from compute_agent.loops.reclaimed import first_tree
@@ -233,7 +227,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     folder = Path(conf.state_path)
     check_owner(folder, read_identity(Path(conf.host.root)))
     resctrl = open_resctrl(conf)
-    uuid = provider_tree.look_up(folder)
+    uuid = host_identity.look_up(folder)
     settings = read_settings(conf, load_registry())
     saved = state.look_up(folder / STATE_FILE)
     limits = look_up_state(folder, saved.former_watermarks).guest_limits(settings.foreign_levers)
@@ -303,7 +297,7 @@ def _in_placement(
         if nameless is not None and (taken := client.provider_named(host_state.tree.root.name)) is not None:
             reason = (
                 f"refused: it exists with the uuid {taken}. If it is this host's, write that into"
-                f" {nameless / provider_tree.FILE_NAME} first"
+                f" {nameless / host_identity.UUID_FILE} first"
             )
             yield PlannedChange(PLACEMENT, host_state.tree.root.name, reason)
         planned = reporter.plan_reshape(

@@ -15,11 +15,10 @@ from typing import Final, Protocol
 from compute_agent.agent.protocol import RequestError
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
 from compute_agent.loops.base import STOP_SECONDS, AgentLoop, ReloadedConfiguration
-from compute_agent.loops.note_files import EvictionStore
+from compute_agent.loops.note_files import EvictionNote, EvictionStore
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
-from compute_agent.report.eviction_notes import EvictionNote
 from compute_agent.threads import ONCE, PeriodicTask, ThreadSpec, log_failures, run_aside
 from compute_agent.throttling.evictions import EvictionInterruptedError
 from compute_agent.throttling.executor import LimitSetter

@@ -22,7 +22,8 @@ from typing import Final
 
 from oslo_config import cfg
 
-from compute_agent.agent.configured_host import ControllerSettings, make_controllers, open_stores, policy_of
+from compute_agent.agent.configured_controllers import ControllerSettings, make_controllers, open_stores
+from compute_agent.agent.configured_host import policy_of
 from compute_agent.agent.host_access import (
     GUESTS_FOLDER,
     STATE_FILE,
@@ -34,12 +35,11 @@ from compute_agent.conf.policy import FOLLOW
 from compute_agent.controllers.base import FAILED, PINS, KernelController, ReleaseItem, failed_item
 from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.drivers.base import GuestDriver, RunningGuests
-from compute_agent.files import remove_durably, write_durably
+from compute_agent.files import LockedError, remove_durably, write_durably
 from compute_agent.host.kernel_files import read_host_id
 from compute_agent.host.reader import read_topology
-from compute_agent.inventory import provider_tree
-from compute_agent.inventory.folder_owner import check_owner, read_identity
-from compute_agent.locks import LockedError
+from compute_agent.inventory import host_identity
+from compute_agent.inventory.host_identity import check_owner, read_identity
 from compute_agent.loops.allocations import allocations_by_consumer
 from compute_agent.loops.note_files import ClaimStore
 from compute_agent.model.guest import Guest
@@ -567,7 +567,7 @@ def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: fl
         opened = open_host_driver(conf, state, folder / GUESTS_FOLDER, holder, AgentMetrics())
         try:
             owner = owner_of(conf.compute.provider_tree, state.state.nova_root)
-            own = provider_tree.load_or_create(folder)
+            own = host_identity.load_or_create(folder)
             root = Path(conf.host.root)
             given = policy_of(conf, owner.beside) == FOLLOW
             control = open_resctrl(conf).control

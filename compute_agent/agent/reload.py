@@ -1,10 +1,16 @@
-"""Reloads the agent: notices changes of the configuration and the hardware, and applies them."""
+"""Reloads the agent: notices changes of the configuration and the hardware, and applies them.
+
+Some options take effect only when the agent starts. These options name things that stay open while the agent
+runs: the state folder, sockets, locks, and the driver of guests. For example, the state folder has the uuid
+of the agent's provider. If a reload changed the state folder, the agent would report another host.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -14,27 +20,21 @@ from prometheus_client import Gauge
 
 from compute_agent.agent import host_access, logs
 from compute_agent.agent.config_warnings import config_warnings
-from compute_agent.agent.configured_host import (
-    ConfiguredHost,
-    ControllerFactory,
-    build_host_state,
-    configured_host,
-)
+from compute_agent.agent.configured_controllers import ControllerFactory
+from compute_agent.agent.configured_host import ConfiguredHost, build_host_state, configured_host
 from compute_agent.agent.dry_run import try_configuration
 from compute_agent.agent.host_access import HostDriver
 from compute_agent.agent.parked_cpus import known_topology
-from compute_agent.conf import written
+from compute_agent.conf import log_options, written
 from compute_agent.conf.origins import changed_values, option_values
-from compute_agent.conf.restart_only import keep_started
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
-from compute_agent.fleet.kept import KEPT
+from compute_agent.fleet.configuration import KEPT_FILE
 from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import read_optional
-from compute_agent.host.pci_devices import PciDevice, pci_addresses, read_lasting_facts
+from compute_agent.host.pci_devices import PciDevice, PciEvents, pci_addresses, read_lasting_facts
 from compute_agent.host.reader import read_topology
-from compute_agent.host.uevents import PciEvents
+from compute_agent.inventory.host_identity import IdentityError
 from compute_agent.inventory.provider_files import files_in
-from compute_agent.inventory.provider_tree import IdentityError
 from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.model.cpuset import CpuSet
@@ -46,6 +46,64 @@ from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.root_provider import RootOwner
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
+
+LOG = logging.getLogger(__name__)
+
+# The agent's own options. restart_only_options() adds the options of the log.
+_DEFAULT: Final = "DEFAULT"
+
+_OWN: Final = (
+    (_DEFAULT, "state_path"),
+    (_DEFAULT, "lock_path"),
+    ("guests", "drivers"),
+    ("libvirt", "uri"),
+    ("cgroup", "root"),
+    ("systemd", "bus_socket"),
+    ("systemd", "guest_names"),
+    ("podman", "socket"),
+    ("podman", "guest_names"),
+    ("podman", "pods"),
+    ("docker", "socket"),
+    ("docker", "guest_names"),
+    ("daemon", "socket"),
+    ("daemon", "http_address"),
+    ("daemon", "http_port"),
+)
+
+_LEVEL: Final = "debug"
+"""The only option of the log that a reload applies."""
+
+
+def restart_only_options() -> Iterator[tuple[str, str]]:
+    """Section and name of each option that takes effect only at a start, including options of the log."""
+    yield from _OWN
+    for _, options in log_options():
+        for option in options:
+            if option.dest != _LEVEL:
+                yield _DEFAULT, option.dest
+
+
+def keep_started(started: cfg.ConfigOpts, reloaded: cfg.ConfigOpts) -> list[str]:
+    """Restore, in a reloaded configuration, the options that take effect only at a start.
+
+    :param started: the configuration in force, which the agent has read at its start or last reload.
+    :param reloaded: the new configuration, which this function changes.
+    :returns: a warning for each option that has a new value in the files.
+    """
+    warnings = []
+    for section, name in restart_only_options():
+        if section == _DEFAULT and name not in reloaded:
+            continue  # oslo.log lists the option, but only other programs register it
+        before, now = _option_value(started, section, name), _option_value(reloaded, section, name)
+        if before != now:
+            reloaded.set_override(name, before, group=None if section == _DEFAULT else section)
+            warnings.append(f"[{section}] {name} was changed, and takes effect when the agent is restarted")
+    return warnings
+
+
+def _option_value(conf: cfg.ConfigOpts, section: str, name: str) -> Any:
+    return conf[name] if section == _DEFAULT else conf[section][name]
+
 
 _HUGE_PAGES: Final = "node/node*/hugepages/hugepages-*/nr_hugepages"
 """The files with the numbers of huge pages per NUMA node and page size, below /sys/devices/system."""
@@ -173,7 +231,7 @@ class DeviceSurvey:
 
 def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
     """The paths of the provider files, nova-compute's files and the fleet's revision, which can be absent."""
-    of_fleet = (Path(conf.state_path) / KEPT,) if conf.fleet.group else ()
+    of_fleet = (Path(conf.state_path) / KEPT_FILE,) if conf.fleet.group else ()
     of_nova = (Path(each) for each in conf.pci.nova_config if each and conf.pci.device_spec)
     always = (*of_fleet, *of_nova)
     location = conf.compute.provider_config_location
@@ -195,8 +253,6 @@ def _file_stamp(path: Path) -> FileStamp | None:
         return None
     return FileStamp(status.st_mtime_ns, status.st_size, status.st_ino)
 
-
-LOG = logging.getLogger(__name__)
 
 WORKER_SECONDS: Final = 60.0
 """The seconds that a reload waits until the worker has applied the new host state."""

@@ -35,7 +35,7 @@ from compute_agent.controllers.isolation import isolation_status
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.processes import records
 from compute_agent.files import remove_leftovers
-from compute_agent.inventory.folder_owner import keep_owner, read_identity
+from compute_agent.inventory.host_identity import keep_owner, read_identity
 from compute_agent.loops.audit import AuditOutcome, HostAuditor
 from compute_agent.loops.devices import DeviceUse
 from compute_agent.loops.noise import CpuHolder

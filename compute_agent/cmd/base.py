@@ -201,7 +201,7 @@ def parse_moment(text: str) -> float:
 
 def _epoch_seconds(text: str) -> float:
     # This import takes half of the time of printing a help text, which needs no options.
-    from compute_agent.conf.duration import parse_duration
+    from compute_agent.conf.option_types import parse_duration
 
     # If the text is not a length of time, it has to be a time.
     with suppress(ValueError):

@@ -12,7 +12,6 @@ import stevedore
 from cliff.formatters.base import SingleFormatter
 from oslo_config import cfg
 
-from compute_agent.agent.classification_check import check_guests
 from compute_agent.agent.config_warnings import config_warnings
 from compute_agent.agent.configured_host import (
     build_host_state,
@@ -21,6 +20,7 @@ from compute_agent.agent.configured_host import (
     policy_of,
 )
 from compute_agent.agent.dry_run import look_up_owner
+from compute_agent.agent.guest_settings import check_guests
 from compute_agent.agent.host_access import STATE_FILE, check_state_folder, offered_platform, open_resctrl
 from compute_agent.agent.parked_cpus import known_topology, stopped_cpus, stopped_warning
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
@@ -38,11 +38,11 @@ from compute_agent.fleet.configuration import file_origins
 from compute_agent.host.memory import node_overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
-from compute_agent.inventory import options, provider_tree
+from compute_agent.inventory import host_identity, options
 from compute_agent.inventory.cpu_sets import resolve_cpu_sets
 from compute_agent.inventory.derive import BESIDE
-from compute_agent.inventory.folder_owner import check_owner, read_identity
-from compute_agent.inventory.provider_tree import IdentityError, ProviderTree
+from compute_agent.inventory.host_identity import IdentityError, check_owner, read_identity
+from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.inventory.resctrl import CachePlatform
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, CpuSets
@@ -348,7 +348,7 @@ def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[R
 def _own_uuid(conf: cfg.ConfigOpts) -> str:
     """The uuid of the agent's own root provider; ``PLACEHOLDER`` if no uuid can be read."""
     try:
-        return provider_tree.look_up(Path(conf.state_path)) or PLACEHOLDER
+        return host_identity.look_up(Path(conf.state_path)) or PLACEHOLDER
     except (OSError, IdentityError):
         return PLACEHOLDER
 

@@ -13,8 +13,8 @@ from compute_agent.agent.host_access import make_state_folder
 from compute_agent.agent.protocol import DaemonUnreachableError
 from compute_agent.agent.release import ReleaseOptions, open_release
 from compute_agent.cmd.base import AgentLister, Commands
-from compute_agent.inventory import provider_tree
-from compute_agent.inventory.folder_owner import check_owner, read_identity
+from compute_agent.inventory import host_identity
+from compute_agent.inventory.host_identity import check_owner, read_identity
 
 _COLUMNS: Final = ("kind", "name", "detail", "outcome")
 
@@ -96,7 +96,7 @@ class ReleaseCommand(AgentLister):
         try:
             rows: list[dict[str, Any]] = self.ask_daemon("release.survey", wanted)
         except DaemonUnreachableError:
-            if provider_tree.look_up(Path(conf.state_path)) is None:
+            if host_identity.look_up(Path(conf.state_path)) is None:
                 # no agent has run on this host, and open_release() would write a uuid to the state folder
                 return []
             with open_release(conf, ReleaseOptions(**wanted), 0.0) as found:

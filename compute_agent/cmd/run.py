@@ -16,8 +16,8 @@ from compute_agent.agent.dry_run import dry_run, try_configuration
 from compute_agent.agent.release import ReleasedError
 from compute_agent.agent.service import HostAgent
 from compute_agent.cmd.base import AgentLister, Commands
-from compute_agent.inventory.provider_tree import IdentityError
-from compute_agent.locks import LockedError
+from compute_agent.files import LockedError
+from compute_agent.inventory.host_identity import IdentityError
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.report.answers import PlacementError
 

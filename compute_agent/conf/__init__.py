@@ -6,11 +6,10 @@ Modules
     ``SECTIONS`` of a module has the options of its sections. ``MODULES`` lists the modules of sections. The
     other modules define no options:
 
-    - ``duration`` has the type of options for lengths of time
+    - ``option_types`` has types of options, such as lengths of time
     - ``written`` reads the text of ini files, for errors about unknown options and misplaced comments
     - ``origins`` lists the options in force, each with the file that sets it
     - ``levels`` lists the options that are beta or experimental
-    - ``restart_only`` lists the options that a reload does not change
 
 Order of calls
     :func:`load` registers all options, reads the files, and registers the sections of families in these

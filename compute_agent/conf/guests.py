@@ -4,7 +4,7 @@ from typing import Final
 
 from oslo_config import cfg, types
 
-from compute_agent.conf.duration import DurationType
+from compute_agent.conf.option_types import DurationType
 from compute_agent.model.guest_settings import LATENCY_SENSITIVE, LATENCY_SENSITIVE_RESERVED, SETTING_NAMES
 
 FLAVOR_SETTINGS: Final = (

@@ -4,7 +4,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-from compute_agent.conf.duration import DurationType
+from compute_agent.conf.option_types import DurationType
 
 GROUP = "monitoring"
 

@@ -11,6 +11,8 @@ Parts:
 - :mod:`~compute_agent.drivers.systemd`: services, which operators start.
 - :mod:`~compute_agent.drivers.containers`: containers of Podman and Docker.
 - :mod:`~compute_agent.drivers.foreign`: the parts that drivers of services and containers share.
+- :mod:`~compute_agent.drivers.peer`: the part that drivers of domains, services and containers share: the
+  connection to the program that starts the guests.
 - :mod:`~compute_agent.drivers.undivided`: the part that drivers of guests without guest CPUs share.
 - :mod:`~compute_agent.drivers.combined`: several drivers as one, which passes each call to the driver of the
   guest.

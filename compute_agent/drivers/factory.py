@@ -27,7 +27,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from oslo_config import cfg
 
-from compute_agent import locks
 from compute_agent.drivers.base import GuestDriver, join_names, split_names
 from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.combined import CombinedDriver
@@ -39,7 +38,7 @@ from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.drivers.systemd.bus import bus_opener
 from compute_agent.drivers.systemd.driver import SystemdDriver
-from compute_agent.files import UnsafeFileError, check_folder, secure_folder
+from compute_agent.files import LockedError, UnsafeFileError, check_folder, hold_lock, is_held, secure_folder
 from compute_agent.host import kernel_files
 from compute_agent.model.messages import DriverError
 
@@ -151,11 +150,11 @@ class DriverLock:
 
     def _take_lock(self, path: Path) -> None:
         held = self._held.get(path)
-        if held is not None and locks.is_held(path, held):
+        if held is not None and is_held(path, held):
             return
         try:
-            fresh = locks.hold_lock(path, self.holder)
-        except locks.LockedError as error:
+            fresh = hold_lock(path, self.holder)
+        except LockedError as error:
             raise DriverError(
                 f"another agent ({error}) already manages {self.what}: stop one of the two, or {self.remedy}"
             ) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Collection, Mapping, Sequence
 
+from compute_agent.drivers.base import CpuSettings
 from compute_agent.model.guest import Guest
 
 
@@ -24,6 +25,24 @@ class UndividedThreads(abc.ABC):
 
         :raises GuestGoneError: the guest has ended.
         """
+
+    @property
+    def flavor_source(self) -> None:
+        """Always None: the guest has no flavor."""
+        return
+
+    @property
+    def expecting_driver(self) -> None:
+        """Always None: no program announces the start of a guest."""
+        return
+
+    def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
+        """Return False, because no program announces the start of a guest."""
+        return False
+
+    def usage_group(self, guest: Guest) -> str:
+        """The folder of the guest's own group; empty if the guest has no own group."""
+        return guest.cgroup
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """Always empty: the guest has no guest CPUs."""
@@ -64,3 +83,9 @@ class UndividedThreads(abc.ABC):
         """Always empty: the guest has no helpers outside its own processes."""
         self._check_running(guest)
         return ()
+
+
+def undivided_cpus(settings: CpuSettings) -> frozenset[int]:
+    """The CPUs for all threads of a guest without guest CPUs."""
+    # A confined guest can have emulator CPUs only.
+    return settings.cpus or settings.emulator_cpus

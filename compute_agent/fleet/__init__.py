@@ -30,7 +30,7 @@ Invariants
     - A revision is adopted as a whole or not at all. A host tries a revision before the adoption. After a
       crash the host has either the whole old revision or the whole new revision.
     - The host's own files take precedence, so that the fleet can always be overruled on the host.
-    - A revision cannot set the options that :mod:`compute_agent.fleet.rules` lists, so it cannot lead an
+    - A revision cannot set the options that :mod:`compute_agent.fleet.revision` lists, so it cannot lead an
       agent to another file, program, address or identity.
     - A source that is unreachable, slow, endless or hostile has no effect except in status and logs.
 """

@@ -12,7 +12,7 @@ from typing import Protocol
 from oslo_config import cfg
 
 from compute_agent.files import secure_folder
-from compute_agent.fleet import kept, rules, source
+from compute_agent.fleet import configuration, revision, source
 from compute_agent.fleet.configuration import FleetSettings, revision_problems, with_file
 from compute_agent.fleet.revision import FleetError, FleetRevision
 from compute_agent.model.messages import ConfigError
@@ -53,17 +53,17 @@ def starting_with_fleet(
     if fleet is None:
         yield
         return
-    has_failed = kept.has_failed(fleet.folder)
+    has_failed = configuration.has_failed(fleet.folder)
     _get_usable(fleet, conf, check, has_failed)
     try:
         yield
     # Any error can come from these settings, so the next start asks the source for other settings.
     except Exception as error:
         if not isinstance(error, but_for):
-            _write_note(kept.note_failure, fleet.folder)
+            _write_note(configuration.note_failure, fleet.folder)
         raise
     if has_failed:
-        _write_note(kept.forget_failure, fleet.folder)
+        _write_note(configuration.forget_failure, fleet.folder)
 
 
 def _write_note(note: Callable[[Path], None], folder: Path) -> None:
@@ -81,7 +81,7 @@ def _get_usable(
     try:
         secure_folder(fleet.folder)
         if fleet.kept_revision() is not None:
-            check(with_file(conf, fleet.folder / kept.KEPT))
+            check(with_file(conf, fleet.folder / configuration.KEPT_FILE))
             if not has_failed:
                 return
             LOG.warning(
@@ -113,14 +113,14 @@ def follow_source(
         present = None  # an unusable file is replaced by the offered revision
     now = datetime.now(UTC)
     if present is not None and present.digest == offered.digest:
-        if sentence := rules.expiry_reason(present, now):
+        if sentence := revision.expiry_reason(present, now):
             raise FleetError(f"{present} is in force, but {sentence}")
         return None
     # A refused revision counts, too: no other revision may have its generation.
     known = [each for each in (present, fleet.refused_revision()) if each is not None]
-    if reason := rules.refusal_reason(offered, fleet.group, known, now):
+    if reason := revision.refusal_reason(offered, fleet.group, known, now):
         raise FleetError(f"the revision {offered} is refused: {reason}")
-    path = kept.keep_offered(fleet.folder, content)
+    path = configuration.keep_offered(fleet.folder, content)
     try:
         # Options are checked first, because errors of the next check quote values. Forbidden options can have
         # secrets as values.
@@ -129,5 +129,5 @@ def follow_source(
         check(with_file(conf, path))
     except (cfg.Error, ConfigError, FleetError, OSError, ValueError) as error:
         raise FleetError(f"the revision {offered} is refused: {error}") from error
-    kept.take_up(fleet.folder)
+    configuration.take_up(fleet.folder)
     return offered

@@ -1,19 +1,105 @@
-"""The configuration of a host: the options of its own files, and the options of the adopted revision."""
+"""The configuration of a host: the options of its own files, and the options of the adopted revision.
+
+The state folder has the files of the adopted revision and of the last offered revision.
+"""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from oslo_config import cfg
 
 from compute_agent import conf as agent_conf
 from compute_agent.conf import written
 from compute_agent.conf.fleet import GUEST
-from compute_agent.fleet import guests, kept, rules, source
-from compute_agent.fleet.revision import FleetError, FleetRevision
+from compute_agent.files import read_own, remove_durably, sync_folder, write_durably
+from compute_agent.fleet import guests, source
+from compute_agent.fleet.revision import DEFAULT_SECTION, FleetError, FleetRevision, forbidden_options
 from compute_agent.fleet.source import TlsIdentity
 from compute_agent.model.messages import ConfigError, require_cryptography
+
+KEPT_FILE: Final = "fleet.conf"
+"""Name of the file with the adopted revision, in the state folder."""
+OFFERED_FILE: Final = "fleet-offered.conf"
+"""Name of the file with an offered revision, in the state folder. The file is renamed when the revision is
+adopted.
+"""
+
+FAILED_FILE: Final = "fleet-failed"
+"""Name of an empty file in the state folder. The file exists from a failed start to the next successful
+start.
+"""
+
+# The owner writes, and the group may read, as with other configuration files.
+_MODE: Final = 0o640
+
+
+def read_kept(path: Path) -> bytes | None:
+    """The content of the file of a revision; None if the file does not exist.
+
+    :raises FleetError: the file cannot be read, or another user could have written it.
+    """
+    try:
+        return read_own(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FleetError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def keep_offered(folder: Path, content: bytes) -> Path:
+    """Write an offered revision to the state folder, where it can be tried. Returns the path of its file.
+
+    :raises FleetError: the file cannot be written. The adopted revision does not change.
+    """
+    path = folder / OFFERED_FILE
+    with suppress(FleetError):
+        if read_kept(path) == content:  # the revision was refused before, and is tried again
+            return path
+    try:
+        write_durably(path, content, _MODE)
+    except OSError as error:
+        raise FleetError(f"{path} cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def take_up(folder: Path) -> None:
+    """Adopt the offered revision that is stored in the state folder.
+
+    :raises FleetError: the file of the adopted revision cannot be replaced.
+    """
+    # A rename is atomic: after a crash the file is either the whole old file or the whole new file.
+    try:
+        os.replace(folder / OFFERED_FILE, folder / KEPT_FILE)
+        sync_folder(folder)
+    except OSError as error:
+        raise FleetError(f"{folder / KEPT_FILE} cannot be replaced: {error.strerror or error}") from error
+
+
+def has_failed(folder: Path) -> bool:
+    """Whether a failed start of the agent is noted in this state folder."""
+    return (folder / FAILED_FILE).exists()
+
+
+def note_failure(folder: Path) -> None:
+    """Note in the state folder that a start of the agent has failed.
+
+    :raises OSError: the note cannot be written.
+    """
+    write_durably(folder / FAILED_FILE, b"", _MODE)
+
+
+def forget_failure(folder: Path) -> None:
+    """Remove the note of a failed start.
+
+    :raises OSError: the note cannot be removed.
+    """
+    with suppress(FileNotFoundError):
+        remove_durably(folder / FAILED_FILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +149,17 @@ class FleetSettings:
 
         :raises FleetError: the file of the adopted revision cannot be used.
         """
-        return self._read(kept.KEPT)
+        return self._read(KEPT_FILE)
 
     def refused_revision(self) -> FleetRevision | None:
         """The last revision that was offered and refused; None if no such revision can be read."""
         try:
-            return self._read(kept.OFFERED)
+            return self._read(OFFERED_FILE)
         except FleetError:
             return None
 
     def _read(self, name: str) -> FleetRevision | None:
-        content = kept.read(self.folder / name)
+        content = read_kept(self.folder / name)
         return None if content is None else self.read(content)
 
     def read(self, content: bytes) -> FleetRevision:
@@ -96,7 +182,7 @@ def with_kept(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
     fleet = FleetSettings.from_options(conf)
     if fleet is None:
         return conf
-    path = fleet.folder / kept.KEPT
+    path = fleet.folder / KEPT_FILE
     try:
         return conf if fleet.kept_revision() is None else with_file(conf, path)
     except FleetError as error:
@@ -113,7 +199,7 @@ def with_file(conf: cfg.ConfigOpts, below: Path) -> cfg.ConfigOpts:
 
     :raises cfg.Error: a value is wrong.
     """
-    of_fleet = Path(conf.state_path) / kept.KEPT
+    of_fleet = Path(conf.state_path) / KEPT_FILE
     # A configuration with the adopted revision names the file of this revision, which must not overrule
     # ``below``.
     own = [name for name in conf.config_file or () if Path(name) != of_fleet]
@@ -133,11 +219,11 @@ def revision_problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
     options = agent_conf.known_options(conf)
     text = written.read([path])
     guests.parse(text)
-    known: dict[str, set[str]] = {rules.DEFAULT: set()}
+    known: dict[str, set[str]] = {DEFAULT_SECTION: set()}
     for section, some in options:
         known.setdefault(section, set()).update(written.names_of(some))
     unknown = written.unknown_options(text, known, [*agent_conf.free_sections(conf), GUEST])
-    return rules.forbidden_options(text, options, conf.placement.auth_section) + unknown
+    return forbidden_options(text, options, conf.placement.auth_section) + unknown
 
 
 def file_origins(conf: cfg.ConfigOpts) -> dict[Path, str]:
@@ -145,7 +231,7 @@ def file_origins(conf: cfg.ConfigOpts) -> dict[Path, str]:
     fleet = FleetSettings.from_options(conf)
     if fleet is None:
         return {}
-    path = fleet.folder / kept.KEPT
+    path = fleet.folder / KEPT_FILE
     try:
         revision = fleet.kept_revision()
     except FleetError:

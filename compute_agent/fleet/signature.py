@@ -1,4 +1,7 @@
-"""Keys and signatures of revisions: Ed25519 (RFC 8032), with the package cryptography."""
+"""Keys and signatures of revisions: Ed25519 (RFC 8032).
+
+The module is separate because it needs the package cryptography, which is optional.
+"""
 
 from __future__ import annotations
 

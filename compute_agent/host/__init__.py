@@ -5,6 +5,5 @@
 - ``cpus``, ``memory`` and ``kernel_files``: read parts of the topology, and single files
 - ``proc_stat`` and ``cycles``: the use of CPUs over time
 - ``cpu_power`` and ``block_devices``: frequencies, idle states and disks
-- ``pci_devices`` and ``uevents``: PCI devices, and the kernel's events about them
-- ``reader_place``: the CPUs on which the agent reads cache counters
+- ``pci_devices``: PCI devices, and the kernel's events about them
 """

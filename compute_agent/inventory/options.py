@@ -7,7 +7,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-from compute_agent.inventory import provider_tree
+from compute_agent.inventory import host_identity
 from compute_agent.inventory.cpu_sets import CpuOptions
 from compute_agent.inventory.derive import CONFIGURABLE, InventorySettings
 from compute_agent.inventory.memory import parse_reserved
@@ -126,7 +126,7 @@ def name_warning(conf: cfg.ConfigOpts) -> str:
 
 def _kept_name(conf: cfg.ConfigOpts) -> str:
     try:
-        return provider_tree.kept_name(Path(conf.state_path))
+        return host_identity.kept_name(Path(conf.state_path))
     except OSError:
         return ""  # The agent's commands can be run by users that are not allowed to read the state folder.
 

@@ -1,21 +1,16 @@
-"""The tree of resource providers that a host reports, and the files with the uuid and name of its root.
+"""The tree of resource providers that a host reports.
 
-Field names and limits are those of the Placement API (PUT /resource_providers/{uuid}/inventories). The uuid
-of the root is made once and then kept in the state folder.
+Field names and limits are those of the Placement API (PUT /resource_providers/{uuid}/inventories).
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final, Literal
 
-from compute_agent.files import open_own, read_own, secure_folder, write_durably
 from compute_agent.host.pci_devices import PCI_ADDRESS
 from compute_agent.model.resource import STOCK_NAMES
 
@@ -177,95 +172,3 @@ def with_stock_names(tree: ProviderTree) -> ProviderTree:
             for node in tree.nodes
         ),
     )
-
-
-FILE_NAME: Final = "compute_id"
-NAME_FILE: Final = "provider_name"
-
-
-class IdentityError(Exception):
-    """A damaged file with the root provider's uuid or name; the text names the file and says what to do."""
-
-
-def load_or_create(state_path: Path) -> str:
-    """The uuid of the root provider from the folder ``state_path``. A missing uuid is created and saved.
-
-    Concurrent callers get the same uuid.
-
-    An operator can write a uuid into the file before the first start.
-
-    :raises IdentityError: the file has other content. The agent makes no new uuid then, because the host's
-        allocations would stay at a provider that no agent reports any more.
-    :raises OSError: the folder cannot be made or written.
-    :raises UnsafeFileError: other users could change the file.
-    """
-    secure_folder(state_path)
-    path = state_path / FILE_NAME
-    # The lock has a file of its own, because a write replaces the file of the uuid.
-    lock = open_own(state_path / f"{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            return _read(path)
-        except FileNotFoundError:
-            made = str(uuid.uuid4())
-            write_durably(path, f"{made}\n".encode(), mode=0o644)
-            return made
-    finally:
-        os.close(lock)
-
-
-def look_up(state_path: Path) -> str | None:
-    """The uuid of the root provider from the folder ``state_path``; None if no uuid is saved.
-
-    :raises IdentityError: the file has other content.
-    :raises OSError: the file cannot be read.
-    """
-    try:
-        return _read(state_path / FILE_NAME)
-    except FileNotFoundError:
-        return None
-
-
-def kept_name(state_path: Path) -> str:
-    """The last name of the root provider; empty if no name is saved.
-
-    :raises IdentityError: the file has other content.
-    :raises OSError: the file cannot be read.
-    """
-    path = state_path / NAME_FILE
-    try:
-        content = read_own(path)
-    except FileNotFoundError:
-        return ""
-    try:
-        name = content.decode().strip()
-    except ValueError:
-        name = ""
-    if not name or not name.isprintable():
-        raise IdentityError(
-            f"{path} holds {content[:60]!r} instead of the name of this host's provider: write that into it,"
-            " or set [compute] resource_provider_name and remove the file"
-        )
-    return name
-
-
-def keep_name(state_path: Path, name: str) -> None:
-    """Save the name of the root provider.
-
-    :raises IdentityError: the file has other content.
-    :raises OSError: the file cannot be written.
-    """
-    if kept_name(state_path) != name:
-        write_durably(state_path / NAME_FILE, f"{name}\n".encode(), mode=0o644)
-
-
-def _read(path: Path) -> str:
-    content = read_own(path)
-    try:
-        return str(uuid.UUID(content.decode("ascii").strip()))
-    except ValueError as error:
-        raise IdentityError(
-            f"{path} holds {content[:60]!r} instead of a uuid: restore the uuid that this host's provider"
-            " has in Placement, or remove the file if Placement has no provider of this host"
-        ) from error

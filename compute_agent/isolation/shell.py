@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from compute_agent.files import LockedError, hold_lock, is_held
 from compute_agent.isolation.control_groups import CONTROL_GROUPS
 from compute_agent.isolation.decision import (
     KERNEL_MANAGED,
@@ -52,7 +53,6 @@ from compute_agent.isolation.partitions import (
     groups_above,
 )
 from compute_agent.isolation.surroundings import writer_warnings
-from compute_agent.locks import LockedError, hold_lock, is_held
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, named_cpus
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from compute_agent.controllers.emulator import find_misplaced, tell_misplaced
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestDriver, GuestFlavor
 from compute_agent.events.event import EventKind as EventKind
 from compute_agent.events.event import EventRecorder, NamedSubject
 from compute_agent.host.pci_devices import read_pci_devices
-from compute_agent.isolation.emulator import find_misplaced, tell_misplaced
 from compute_agent.loops.allocations import allocations_by_consumer, allocations_read, hand_over
 from compute_agent.loops.base import WakeReport
 from compute_agent.model.cpuset import CpuSet

@@ -1,17 +1,15 @@
 """Acts at the end times of claims: announces ends, evicts guests, and reports guests that still run.
 
-The thread of reports reads the claims that have an end time, after it has read the allocations. A thread of
-this module acts when claims end, even while Placement does not answer. Shortly before an eviction, this
-thread reads the claims again, because a client may have extended the claim after the last report.
+A thread acts when claims end, even while Placement does not answer. Shortly before an eviction, this thread
+reads the claims again, because a client may have extended the claim after the last report.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,25 +20,21 @@ from prometheus_client import CollectorRegistry, Gauge
 from compute_agent.drivers.base import RunningGuests
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
 from compute_agent.loops.base import STOP_SECONDS, AgentLoop, ConfigurationInForce, ReloadedConfiguration
+from compute_agent.loops.end_reader import EndReader
 from compute_agent.loops.note_files import EndStore
 from compute_agent.model.messages import named_few
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.report.answers import NotFoundError, PlacementError, UnavailableError
-from compute_agent.report.bounded_http import round_deadline
+from compute_agent.report.answers import PlacementError
+from compute_agent.report.bounded_session import round_deadline
 from compute_agent.report.claim_ends import (
-    MAX_DRIFT,
-    DatabaseClock,
     EndNote,
     EndRules,
     EndStage,
     EndStep,
     OnEnd,
-    clock_drift,
     due_steps,
-    follow_clock,
     is_eviction_due,
-    merge_list,
     needs_read,
     next_time,
     time_text,
@@ -55,11 +49,6 @@ LOG = logging.getLogger(__name__)
 READ_AHEAD: Final = 5.0
 """When an eviction begins, the last attempt to read the claims is at most this number of seconds old. So an
 attempt begins this number of seconds, minus one, before the eviction, and can last until the eviction begins.
-"""
-
-_LIST_SECONDS: Final = 300.0
-"""The longest time between two reads on a host where no claim has an end time. The agent normally finds
-a new claim with an end time when it finds the allocation of the guest.
 """
 
 _UNREAD_SECONDS: Final = 30.0
@@ -144,33 +133,19 @@ class ClaimEnds(AgentLoop):
         """
         self._in_force = in_force
         self._pipeline = pipeline
-        self._driver = driver
         self._store = store
         self._evictor = evictor
         self._stop = stop
-        self._is_older = is_older
         self._recorder = recorder
         self._clock = clock
+        self._reader = EndReader(pipeline, driver, store, is_older, clock, self._wake_thread)
+        # The lock is for the waiting guests, which several threads change.
+        self._lock = threading.Lock()
         self._overdue = Gauge(
             "compute_agent_overdue_guests",
             "Guests that still run although their claims in Placement have ended.",
             registry=registry,
         )
-        # The lock is for the notes and for the times of reads, which two threads change.
-        self._lock = threading.Lock()
-        self._database: DatabaseClock | None = None
-        """The clock of the database.
-
-        None means that the agent has read no claims since its start, or that the server cannot list claims.
-        """
-        self._asked = 0.0
-        """The time at which the request of the newest answer was sent, in monotonic seconds."""
-        self._seen: frozenset[str] = frozenset()
-        """The uuids of guests that had an allocation when the agent last read the claims."""
-        self._read_failure = ""
-        self._unread: Mapping[str, str] = {}
-        self._said_missing = False
-        # For the thread of this object
         self._began = clock()
         self._said_unread = False
         self._tried = 0.0
@@ -216,7 +191,7 @@ class ClaimEnds(AgentLoop):
 
     def overdue_guests(self) -> Mapping[str, str]:
         """The guests that still run after the ends of their claims: by uuid, a text that says what to do."""
-        now = self._database_time()
+        now = self._reader.database_time()
         views = {view.guest.uuid: view for view in self._pipeline.guest_views()}
         return {
             uuid: f"its claim ended at {time_text(note.claim.ends_at)};"
@@ -227,150 +202,13 @@ class ClaimEnds(AgentLoop):
             if note.stage is EndStage.OVER or (now is not None and note.claim.ends_at <= now)
         }
 
-    # Methods for the thread of reports
-
     def read_ends(self, client: PlacementClient) -> bool:
-        """Read the claims that have an end time; return False if they cannot be read.
+        """Read the claims that have an end time; see :meth:`EndReader.read_ends`."""
+        return self._reader.read_ends(client)
 
-        If no guest has such a claim, most reports send no request for them.
-        """
-        seen = frozenset(self._names_here())
-        is_due = self._database is None or self._clock() - self._asked >= _LIST_SECONDS
-        if not (self._store.notes or seen != self._seen or (seen and is_due)):
-            return True
-        try:
-            # A server that has listed claims before is not asked for its version again.
-            if self._database is not None or client.lists_timed_claims():
-                self._read_list(client)
-                self._said_missing = False
-            else:
-                self._note_missing()
-        except PlacementError as error:
-            return self._accept_failure(client, error)
-        return True
-
-    def _accept_failure(self, client: PlacementClient, error: PlacementError) -> bool:
-        """Log an error of a read, unless the error only means that there are no claims to read."""
-        if isinstance(error, NotFoundError):
-            with contextlib.suppress(PlacementError):
-                if not client.lists_timed_claims():
-                    self._note_missing()
-                    return True
-            # Before the first report, the host is not in Placement.
-            if not self._store.notes:
-                return True
-        if str(error) != self._read_failure:
-            # If Placement does not answer, the loop of reports has already logged that.
-            log = LOG.info if isinstance(error, UnavailableError) else LOG.warning
-            log("The claims with an end time cannot be read, so the last known ends apply: %s", error)
-        self._read_failure = str(error)
-        return False
-
-    def _note_missing(self) -> None:
-        """Record that the server cannot list claims, so that no eviction begins at the end of a claim."""
-        with self._lock:
-            self._database = None
-        if not self._said_missing:
-            self._said_missing = True
-            # Without notes, this server has probably never had claims that end.
-            log = LOG.warning if self._store.notes else LOG.info
-            log(
-                "This Placement does not list claims that end (GET /ext/v1/claims): the agent evicts no guest"
-                " at the end of its claim"
-            )
-
-    def _names_here(self) -> dict[str, str]:
-        """The names, by uuid, of guests with a known allocation here; empty before a guest has started."""
-        names = dict.fromkeys(self._pipeline.unclaimed_holdings, "")
-        for view in self._pipeline.guest_views():
-            if view.allocation and view.migration is None:
-                names[view.guest.uuid] = view.guest.name
-        return names
-
-    # Methods that both threads call to read claims
-
-    def _read_list(self, client: PlacementClient) -> None:
-        """Read the claims that have an end time.
-
-        For guests with a note that have no such claim, read the allocations.
-
-        :raises PlacementError: the claims cannot be read.
-        """
-        # A guest that gets its allocation during the request can be missing in the answer.
-        names, asked = self._names_here(), self._clock()
-        listed = client.timed_claims(self._pipeline.host_state.tree.root.uuid)
-        answered = self._clock()
-        gone = sorted(self._store.notes.keys() - listed.claims.keys() - listed.unread.keys())
-        # The allocations are read after the list: an allocation that a guest has then does not end, or was
-        # claimed since then.
-        holding = {uuid for uuid in gone if client.get_allocations(uuid).resources}
-        with self._lock:
-            # If the answer to an earlier request comes after the answer to a later one, it is ignored.
-            if self._database is not None and asked < self._asked:
-                return
-            former, before = self._database, self._store.notes
-            earliest, latest = listed.now - answered, listed.now - asked
-            self._database = follow_clock(former, earliest, latest)
-            is_older = self._is_older()
-            # With an older copy of the database, some claims get no note now, so the next report reads all
-            # claims again.
-            self._asked, self._seen = asked, frozenset(() if is_older else names)
-            present = self._present_guests(before)
-            notes = merge_list(before, listed, names, present, holding, is_older)
-            self._store.keep_notes(notes)
-        self._read_failure = ""
-        if notes and former is not None and former.jump is None:
-            self._log_drift(clock_drift(former.offset, earliest, latest))
-        for uuid, note in notes.items():
-            self._log_change(before.get(uuid), note)
-        self._log_unread({uuid: text for uuid, text in listed.unread.items() if uuid in {*names, *notes}})
+    def _wake_thread(self) -> None:
         self._thread.start()
         self._thread.wake()
-
-    def _log_drift(self, drift: float) -> None:
-        if abs(drift) > MAX_DRIFT:
-            LOG.warning(
-                "The clock of Placement's database has changed by %.0f s since the last read. It decides when"
-                " claims end: synchronise the clocks of all its nodes",
-                drift,
-            )
-
-    def _log_unread(self, unread: Mapping[str, str]) -> None:
-        """Log claims that cannot be read, but not the same claims twice."""
-        if unread and unread != self._unread:
-            LOG.warning(
-                "Placement has sent invalid times for the claims of %d guests, so the agent keeps the last"
-                " known ends of these claims: %s",
-                len(unread),
-                named_few([f"{uuid}: {text}" for uuid, text in unread.items()], _MAX_NAMES),
-            )
-        self._unread = unread
-
-    def _present_guests(self, notes: Iterable[str]) -> frozenset[str]:
-        """The uuids of guests that run, or perhaps run, on this host."""
-        # As long as a driver has not listed its guests, any guest perhaps runs.
-        if not self._pipeline.has_taken_over:
-            return frozenset(notes)
-        running = (guest.uuid for guest in self._pipeline.guests())
-        return frozenset((*running, *self._driver.lost_guests()))
-
-    def _log_change(self, before: EndNote | None, note: EndNote) -> None:
-        end = time_text(note.claim.ends_at)
-        if note.doubted is not None and (before is None or before.doubted is None):
-            LOG.warning(
-                "The claim of guest %s in Placement is stricter than before, perhaps because Placement has an"
-                " older copy of its database. The agent keeps the former end, %s (on_end: %s). If the"
-                " stricter claim is right, claim again for the guest, even with the same end",
-                note,
-                end,
-                note.claim.on_end,
-            )
-        elif before is None or before.claim != note.claim:
-            LOG.info("The claim of guest %s ends at %s (on_end: %s)", note, end, note.claim.on_end)
-
-    def _database_time(self) -> float | None:
-        database = self._database
-        return None if database is None else self._clock() + database.offset
 
     # For the thread of this object
 
@@ -384,12 +222,12 @@ class ClaimEnds(AgentLoop):
         self._settle_evictions()
         running = {view.guest.uuid: view for view in self._pipeline.guest_views() if view.migration is None}
         self._watch_returns(running)
-        if self._database_time() is None:
+        if self._reader.database_time() is None:
             self._warn_unread()
         else:
             self._read_before_eviction(running)
         # The clock is read again: a server that cannot list claims may have answered since the first look.
-        if (now := self._database_time()) is not None:
+        if (now := self._reader.database_time()) is not None:
             for uuid, note in self._store.notes.items():
                 if uuid in running:
                     self._take_steps(note, running[uuid], now)
@@ -439,7 +277,7 @@ class ClaimEnds(AgentLoop):
 
     def next_pause(self) -> float:
         """The seconds until the next round."""
-        now = self._database_time()
+        now = self._reader.database_time()
         if self._evicting:
             return _EVICTION_WAIT
         due = (
@@ -452,19 +290,19 @@ class ClaimEnds(AgentLoop):
     def _warn_unread(self) -> None:
         names = [str(note) for note in self._store.notes.values() if note.claim.on_end is OnEnd.EVICT]
         is_late = self._clock() - self._began >= _UNREAD_SECONDS
-        if names and is_late and not self._said_unread and not self._said_missing:
+        if names and is_late and not self._said_unread and not self._reader.is_missing:
             self._said_unread = True
             LOG.warning(
                 "The claims with an end time have not been read since the start of the agent: %s. Until the"
                 " agent has read them, it evicts no guest at the end of a claim, because clients may have"
                 " extended the claims. The guests are: %s",
-                self._read_failure or "no report has asked for them yet",
+                self._reader.read_failure or "no report has asked for them yet",
                 named_few(names, _MAX_NAMES),
             )
 
     def _read_before_eviction(self, running: Mapping[str, GuestView]) -> None:
         """Read the claims if an eviction is due soon; without an answer, the last read applies."""
-        now, age = self._database_time(), self._clock() - max(self._asked, self._tried)
+        now, age = self._reader.database_time(), self._clock() - max(self._reader.asked, self._tried)
         notes = [
             note
             for uuid, note in self._store.notes.items()
@@ -494,9 +332,9 @@ class ClaimEnds(AgentLoop):
 
         :raises EvictionWithdrawnError: the guest need not leave any more.
         """
-        if self._clock() - max(self._asked, self._tried) > READ_AHEAD:
+        if self._clock() - max(self._reader.asked, self._tried) > READ_AHEAD:
             self._try_read()
-        note, now = self._store.notes.get(uuid), self._database_time()
+        note, now = self._store.notes.get(uuid), self._reader.database_time()
         is_preserved = any(
             view.guest.uuid == uuid and view.guest.settings.preserve for view in self._pipeline.guest_views()
         )
@@ -509,7 +347,7 @@ class ClaimEnds(AgentLoop):
 
     def _read_again(self, client: PlacementClient) -> None:
         with round_deadline(READ_AHEAD - 1):
-            self._read_list(client)
+            self._reader.read_list(client)
 
     def _can_evict(self, view: GuestView) -> bool:
         last = self._ended.get(view.guest.uuid)
@@ -534,7 +372,7 @@ class ClaimEnds(AgentLoop):
                     end,
                     fate,
                 )
-                self._keep_stage(note, EndStage.SOON)
+                self._reader.keep_stage(note, EndStage.SOON)
             case EndStep.EVICT:
                 LOG.info(
                     "The agent asks guest %s to stop, because the claim of the guest ends at %s", guest, end
@@ -554,13 +392,7 @@ class ClaimEnds(AgentLoop):
                     self._remedy_text(note, view),
                     reason=f"on_end: {note.claim.on_end}",
                 )
-                self._keep_stage(note, EndStage.OVER)
-
-    def _keep_stage(self, note: EndNote, stage: EndStage) -> None:
-        with self._lock:
-            present = self._store.notes.get(note.guest_uuid)
-            if present is not None and present.claim == note.claim:
-                self._store.keep_notes({**self._store.notes, note.guest_uuid: replace(present, stage=stage)})
+                self._reader.keep_stage(note, EndStage.OVER)
 
     def _settle_evictions(self) -> None:
         """Record finished evictions; repeat failed ones, and those of restarted guests, after a pause."""

@@ -23,15 +23,14 @@ from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.kept_json import KeptFile
 from compute_agent.model.messages import printable_text
 from compute_agent.reclaim.collectors import (
+    CLASSES_FORMAT,
     FILE,
     MAX_MEASUREMENTS,
     ClassMeasurement,
     CollectedAmount,
     CollectedClasses,
     check_measurement,
-    dump,
     installed_collectors,
-    parse,
 )
 from compute_agent.reclaim.offers import term_row
 from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
@@ -312,7 +311,7 @@ class CollectorLoops:
         )
 
     def _save(self) -> None:
-        self._file.save(dump(self.known), self._clock())
+        self._file.save(CLASSES_FORMAT.dump(self.known), self._clock())
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """Add the collectors' classes to the provider tree. Amounts that are not offered now are reserved."""
@@ -399,4 +398,4 @@ def _largest_offer(node: ProviderNode, resource_class: str) -> int:
 
 
 def _kept_file(state_path: Path) -> KeptFile[Mapping[str, CollectedClasses]]:
-    return KeptFile(state_path / FILE, parse, "The record of collectors' amounts")
+    return KeptFile(state_path / FILE, CLASSES_FORMAT.parse, "The record of collectors' amounts")

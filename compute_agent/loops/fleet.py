@@ -22,9 +22,8 @@ from prometheus_client import CollectorRegistry, Gauge
 from compute_agent.conf import written
 from compute_agent.files import read_own, write_durably
 from compute_agent.fleet.adoption import ConfigurationCheck, follow_source
-from compute_agent.fleet.configuration import FleetSettings, overruled_options
+from compute_agent.fleet.configuration import KEPT_FILE, FleetSettings, overruled_options
 from compute_agent.fleet.guests import OPTIONS, ByGuest, GuestSettingsPlan, parse, plan_settings
-from compute_agent.fleet.kept import KEPT
 from compute_agent.fleet.revision import FleetError, FleetRevision, SourceError
 from compute_agent.inventory.attributes import FLEET_GENERATION, FLEET_GROUP, FLEET_TROUBLE
 from compute_agent.inventory.provider_tree import ProviderTree
@@ -282,7 +281,7 @@ class FleetLoop:
 
     def _apply_to_guests(self, conf: cfg.ConfigOpts) -> list[str]:
         """Apply the revision in force to guests; return a sentence about each setting not applied."""
-        revision = Path(conf.state_path) / KEPT
+        revision = Path(conf.state_path) / KEPT_FILE
         # After the host has left its group, for example, the stored revision is not in force.
         if revision not in written.files_of(conf):
             return []

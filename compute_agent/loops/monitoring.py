@@ -11,12 +11,11 @@ from prometheus_client import CollectorRegistry
 from compute_agent.controllers.base import KernelController, find_controller
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.base import GuestThreads
-from compute_agent.host.reader_place import CacheReaderPlace
 from compute_agent.loops.base import ConfigurationInForce, ReloadedConfiguration
 from compute_agent.model.guest import Guest
 from compute_agent.monitoring.loop import MonitoringCollector, MonitoringSettings, MonitorLoop, Targets
 from compute_agent.monitoring.monitor import CacheMonitor
-from compute_agent.monitoring.readings import MonitoredCaches, MonitorTarget, build_targets
+from compute_agent.monitoring.readings import CacheReaderPlace, MonitoredCaches, MonitorTarget, build_targets
 from compute_agent.monitoring.samples import FILE, SampleStore
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.resctrl.mount import ResctrlHandle

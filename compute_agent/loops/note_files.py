@@ -8,19 +8,67 @@ id back. Notes with another id have no effect.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Generic
+from typing import Any, Final, Generic
 
 from compute_agent import kept_json
 from compute_agent.files import write_durably
-from compute_agent.report import claim_ends, eviction_notes, guest_claims
-from compute_agent.report.claim_ends import EndNote
-from compute_agent.report.eviction_notes import EvictionNote
-from compute_agent.report.guest_claims import ClaimNote
-from compute_agent.report.host_notes import NoteT, split_notes
+from compute_agent.model.messages import full_name
+from compute_agent.report.claim_ends import END_NOTES, EndNote
+from compute_agent.report.guest_claims import CLAIM_NOTES, ClaimNote
+from compute_agent.report.host_notes import HostNote, NoteFormat, NoteT, split_notes
 
 LOG = logging.getLogger(__name__)
+
+_EVICTIONS_VERSION: Final = 1
+_MAX_PID: Final = 1 << 22
+"""The kernel's limit of process ids on 64-bit hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionNote(HostNote):
+    """An eviction by an operator's command that has not ended.
+
+    :ivar pid: the main process of the guest, and ``boot`` the id of the boot in which it ran. If the guest
+        has been started again since, it is not evicted.
+    """
+
+    uuid: str
+    name: str
+    driver: str
+    pid: int
+    boot: str
+
+    def __str__(self) -> str:
+        return full_name(self.name, self.uuid)
+
+
+def _eviction_row(note: EvictionNote) -> dict[str, Any]:
+    return {
+        "uuid": note.uuid,
+        "name": note.name,
+        "driver": note.driver,
+        "pid": note.pid,
+        "boot": note.boot,
+    }
+
+
+def _read_eviction(guest_uuid: str, row: Any) -> EvictionNote:
+    return EvictionNote(
+        guest_uuid,
+        kept_json.text(row["name"]),
+        kept_json.text(row["driver"]),
+        int(kept_json.read_number(row["pid"], _MAX_PID)),
+        kept_json.text(row["boot"]),
+        machine=kept_json.text(row["machine"]),
+    )
+
+
+EVICTION_NOTES: Final = NoteFormat(_EVICTIONS_VERSION, _eviction_row, _read_eviction)
+"""The format of the file of notes about evictions."""
+
 
 CLAIMS_FILE: Final = "claims.json"
 ENDS_FILE: Final = "claim_ends.json"
@@ -34,21 +82,19 @@ class NoteFile(Generic[NoteT]):
         self,
         path: Path,
         machine: str,
-        parse: Callable[[bytes], Mapping[str, NoteT]],
-        dump: Callable[[Iterable[NoteT], str], bytes],
+        notes_format: NoteFormat[NoteT],
         report_loss: Callable[[Path, Exception], None],
     ) -> None:
         """Read the notes. A file that cannot be used is renamed.
 
         :param machine: the id of this host, as ``read_host_id()`` returns it.
-        :param dump: returns the content of the file for some notes and this host.
         :param report_loss: logs the new path of a file that cannot be used, and the error.
         :raises UnsafeFileError: perhaps another user has made the file.
         :raises OSError: the file cannot be renamed.
         """
-        self._path, self._machine, self._dump = path, machine, dump
+        self._path, self._machine, self._format = path, machine, notes_format
         nothing: Mapping[str, NoteT] = {}
-        found = kept_json.load_state(path, parse, nothing, report_loss)
+        found = kept_json.load_state(path, notes_format.parse, nothing, report_loss)
         self.notes: Mapping[str, NoteT]
         """The notes of this host."""
         self.foreign: Mapping[str, NoteT]
@@ -56,7 +102,7 @@ class NoteFile(Generic[NoteT]):
         self.notes, self.foreign = split_notes(found, machine)
         # The first change is written in any case, because notes of an older version of the agent lack the id
         # of this host.
-        self._saved = b"" if self.notes else dump(self.foreign.values(), machine)
+        self._saved = b"" if self.notes else notes_format.dump(self.foreign.values(), machine)
 
     def keep_notes(self, notes: Mapping[str, NoteT]) -> None:
         """Store the notes. They are on disk when this method returns.
@@ -65,7 +111,7 @@ class NoteFile(Generic[NoteT]):
         """
         # If a note of another host has the uuid of a guest of this host, the note of this host replaces it.
         foreign = {uuid: note for uuid, note in self.foreign.items() if uuid not in notes}
-        content = self._dump([*notes.values(), *foreign.values()], self._machine)
+        content = self._format.dump([*notes.values(), *foreign.values()], self._machine)
         if content != self._saved:
             write_durably(self._path, content)
         self.notes, self.foreign, self._saved = dict(notes), foreign, content
@@ -79,8 +125,7 @@ class ClaimStore(NoteFile[ClaimNote]):
         super().__init__(
             folder / CLAIMS_FILE,
             machine,
-            guest_claims.parse_notes,
-            guest_claims.dump_notes,
+            CLAIM_NOTES,
             _report_lost_claims,
         )
 
@@ -94,8 +139,7 @@ class EndStore(NoteFile[EndNote]):
         super().__init__(
             folder / ENDS_FILE,
             machine,
-            claim_ends.parse_notes,
-            claim_ends.dump_notes,
+            END_NOTES,
             _report_lost_ends,
         )
 
@@ -119,8 +163,7 @@ class EvictionStore(NoteFile[EvictionNote]):
         super().__init__(
             folder / EVICTIONS_FILE,
             machine,
-            eviction_notes.parse_notes,
-            eviction_notes.dump_notes,
+            EVICTION_NOTES,
             _report_lost_evictions,
         )
 

@@ -21,15 +21,14 @@ from compute_agent.kept_json import KeptFile
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.reclaim.estimate import HOURS, EstimateLimits, UseEstimate, ZoneReading, estimate_use
 from compute_agent.reclaim.offers import (
+    ZONES_FORMAT,
     CapacityOffer,
     HeldBackShare,
     ZoneState,
-    dump,
     missing_cpus,
-    parse,
     term_row,
 )
-from compute_agent.reclaim.stolen import FILE, StolenReserve, dump_stolen, parse_stolen, stolen_part
+from compute_agent.reclaim.stolen import FILE, RESERVES_FORMAT, StolenReserve, stolen_part
 from compute_agent.reclaim.zone import HostUse
 from compute_agent.report.held_amounts import WithheldUnits
 
@@ -111,7 +110,7 @@ class ReclaimEstimator:
         self.resource = resource
         self._recorder = recorder
         self._gauges = gauges
-        self._file = KeptFile(resource.file, parse, f"The history of the use of {resource.unit}")
+        self._file = KeptFile(resource.file, ZONES_FORMAT.parse, f"The history of the use of {resource.unit}")
         self.zones: Mapping[str, ZoneState] = {}
         """The history, offer and broken promises of each zone, by uuid of the zone's provider. Each round
         replaces the whole mapping.
@@ -143,7 +142,7 @@ class ReclaimEstimator:
 
     def save(self, now: float) -> None:
         """Write the history to its file; ``now`` is in seconds since the epoch."""
-        self._file.save(dump(self.zones), now)
+        self._file.save(ZONES_FORMAT.dump(self.zones), now)
 
     def count_blame(self, provider: str, cause: str) -> None:
         """Count that the offer of a provider was too large, because a guest on it was throttled or evicted.
@@ -372,7 +371,7 @@ class StolenTime:
     def save(self, now: float) -> None:
         """Write the measured times to their file; ``now`` is in seconds since the epoch."""
         if self.mode != OFF:
-            self._file.save(dump_stolen(self._zones), now)
+            self._file.save(RESERVES_FORMAT.dump(self._zones), now)
 
     def _record_offer(
         self, node: ProviderNode, before: StolenReserve, found: StolenReserve, cpus: int
@@ -437,4 +436,4 @@ def withhold_cpus(tree: ProviderTree, zones: Mapping[str, StolenReserve]) -> Pro
 
 
 def _kept_file(state_path: Path) -> KeptFile[Mapping[str, StolenReserve]]:
-    return KeptFile(state_path / FILE, parse_stolen, "The record of stolen time")
+    return KeptFile(state_path / FILE, RESERVES_FORMAT.parse, "The record of stolen time")

@@ -25,7 +25,7 @@ from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.answers import PlacementError, UnavailableError
-from compute_agent.report.bounded_http import round_deadline
+from compute_agent.report.bounded_session import round_deadline
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.execution import ReportOutcome, ReportRefusal

@@ -26,9 +26,9 @@ from compute_agent.throttling.settings import ThrottlingSettings
 from compute_agent.throttling.state_file import ThrottlingFile
 from compute_agent.throttling.triggers import InterferenceTrigger, WatermarkTrigger
 from compute_agent.throttling.watermarks.breaches import Streaks, find_near_watermarks, lacks_rates
-from compute_agent.throttling.watermarks.schedule import WeekMoment, local_moment
 from compute_agent.throttling.watermarks.sections import WatermarkRules
 from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.thresholds import WeekMoment, local_moment
 from compute_agent.usage.rounds import CacheReader, OversoldReader, SourceReader
 from compute_agent.usage.snapshot import GuestUsage, UsageSnapshot
 from compute_agent.usage.subjects import CacheAllotments, SubjectFactory, open_allotments

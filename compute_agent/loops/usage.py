@@ -36,7 +36,7 @@ from compute_agent.reclaim.zone import (
 from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
 from compute_agent.usage.rounds import MeasuredGuest, MeasuringRound, guest_cpu_use, parse_resident
 from compute_agent.usage.subjects import SubjectFactory
-from compute_agent.usage.week_uses import FILE, WeekUses, dump_uses, known_profiles, parse_uses
+from compute_agent.usage.week_uses import FILE, USES_FORMAT, WeekUses, known_profiles
 
 LOG = logging.getLogger(__name__)
 
@@ -95,7 +95,9 @@ class CpuUse(SingleThreadLoop):
         self._before: MeasuringRound | None = None
         self._averages: Averages = {}
         self._kept = KeptFile(
-            Path(conf.options.state_path) / FILE, parse_uses, "The CPU use of guests by hour of the week"
+            Path(conf.options.state_path) / FILE,
+            USES_FORMAT.parse,
+            "The CPU use of guests by hour of the week",
         )
         self._weeks: WeekUses | None = None
         """The use by hour of the week; None while the option is off."""
@@ -147,7 +149,7 @@ class CpuUse(SingleThreadLoop):
         before, self._weeks = self._weeks, weeks
         if before is None or weeks.guests is not before.guests:
             self._profiles = known_profiles(weeks.guests)
-            self._kept.save(dump_uses(weeks.guests), wall)
+            self._kept.save(USES_FORMAT.dump(weeks.guests), wall)
 
     def _report_use(self, means: Mapping[str, float]) -> None:
         recent = {guest: self._mean_profile(guest, cores) for guest, cores in means.items()}

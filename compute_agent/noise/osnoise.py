@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from compute_agent.files import write_durably
+from compute_agent.files import LockedError, hold_lock, write_durably
 from compute_agent.host import kernel_files
-from compute_agent.locks import LockedError, hold_lock
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 

@@ -1,7 +1,7 @@
-"""The lifecycle of guests: takes over running guests, adds new guests, and removes ended guests.
+"""The lifecycle of guests: takes over running guests, adds new ones, applies allocations, removes ended ones.
 
-This module is the part of the worker that compares the cache with the guests of the driver. The steps of an
-event are in :mod:`compute_agent.pipeline.worker`.
+This module is the part of the worker that compares the cache with the guests of the driver and with their
+allocations. The steps of an event are in :mod:`compute_agent.pipeline.worker`.
 """
 
 from __future__ import annotations
@@ -190,6 +190,66 @@ class GuestLifecycle:
         entry.guest = guest
         self._cache.mark_pending(entry)
         return True
+
+    def read_allocations(
+        self,
+        allocations: Mapping[str, Allocation],
+        migrations: Mapping[str, GuestMigration],
+        owners: Mapping[str, ConsumerOwner],
+        as_of: float,
+    ) -> None:
+        """Apply new allocations to the guests that have them, by uuid of the guest.
+
+        :param as_of: the time of the answer of Placement, in monotonic seconds.
+        """
+        LOG.debug("The worker got new allocations of %d guests", len(allocations))
+        for uuid, held in allocations.items():
+            entry = self._cache.get(uuid)
+            if entry is None or as_of < entry.as_of:
+                continue  # The entry has a newer answer of Placement, for example from a start.
+            entry.as_of = as_of
+            allocation = self._placer.host_state.own_part(held)
+            self._follow_migration(entry, migrations.get(uuid))
+            entry.owner = owners.get(uuid, entry.owner)
+            if allocation != entry.allocation:
+                held_now = self._placer.host_state.in_words(allocation)
+                self._recorder.record_done(
+                    LOG.info, EventKind.HOLD, entry.guest, "The allocation of guest %s is now: %s", held_now
+                )
+                entry.allocation = allocation
+                self.classify_again(entry)
+                self._cache.mark_pending(entry)
+                self._placer.place_guest(entry)
+            # Settings are resolved again even with an unchanged allocation, because a new owner can match
+            # another rule.
+            elif self.classify_again(entry):
+                self._placer.place_guest(entry)
+
+    def note_refused_room(self, uuid: str) -> None:
+        """Note that this host has no room for a guest's claim, so that the guest gets another class."""
+        # The guest may have ended, or another program may have allocated for it, since the refusal.
+        if (entry := self._cache.get(uuid)) is not None:
+            entry.without_room = True
+            if self.classify_again(entry):
+                self._placer.place_guest(entry)
+                LOG.warning(
+                    "Guest %s has class %s until this host has room for its claim, and then class %s: free"
+                    " resources of this host, or let the guest claim fewer",
+                    entry.guest,
+                    entry.guest.settings.qos_class,
+                    entry.guest.deferred_class,
+                )
+
+    def _follow_migration(self, entry: CachedGuest, migration: GuestMigration | None) -> None:
+        """Record which migration holds a guest's allocation (None: no migration), and log a change."""
+        if migration is not None:
+            self._cache.migrations[migration.consumer] = entry.guest.uuid
+            if migration != entry.migration:
+                level = logging.WARNING if migration.others else logging.INFO
+                LOG.log(level, "Guest %s is %s; its CPUs here do not change", entry.guest, migration)
+        elif entry.migration is not None:
+            LOG.info("Guest %s is not migrating any more", entry.guest)
+        entry.migration = migration
 
     def forget_absent(self) -> None:
         """Remove the settings by hand and by the fleet of guests that left ten minutes ago or earlier.

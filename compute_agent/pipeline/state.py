@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from compute_agent import kept_json, locks
+from compute_agent import files, kept_json
 from compute_agent.drivers.base import split_names
 from compute_agent.files import UnsafeFileError, read_own, secure_folder, write_durably
 from compute_agent.model.cpuset import FormerValues
@@ -210,9 +210,9 @@ def lock_state_folder(folder: Path) -> int:
     """
     secure_folder(folder)
     try:
-        return locks.hold_lock(folder / "agent.lock", f"pid {os.getpid()}")
-    except locks.LockedError as error:
-        raise locks.LockedError(f"another agent ({error}) works on the state folder {folder}") from error
+        return files.hold_lock(folder / "agent.lock", f"pid {os.getpid()}")
+    except files.LockedError as error:
+        raise files.LockedError(f"another agent ({error}) works on the state folder {folder}") from error
 
 
 def dump(state: AgentState) -> bytes:

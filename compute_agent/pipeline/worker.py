@@ -17,14 +17,13 @@ from functools import partial
 from typing import Any, Final
 
 from compute_agent.controllers.base import KernelController
-from compute_agent.drivers.base import GuestChange, GuestDriver, Listener, RunningGuests, StartingDriver
+from compute_agent.drivers.base import GuestChange, GuestDriver, Listener, StartingDriver
 from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model.cpuset import CpuSet, named_cpus
-from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
+from compute_agent.model.guest import Allocation, CpuAssignment, Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
-from compute_agent.pipeline.devices import HeldDeviceWatch
 from compute_agent.pipeline.enforcer import GuestEnforcer
 from compute_agent.pipeline.events import (
     AdoptGuest,
@@ -46,7 +45,6 @@ from compute_agent.pipeline.events import (
 from compute_agent.pipeline.guest_cache import (
     CachedGuest,
     ConsumerFacts,
-    GuestCache,
     GuestView,
     UnclaimedHolding,
     renew_view,
@@ -56,6 +54,7 @@ from compute_agent.pipeline.guest_settings import GuestClassifier, ManualSetting
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.lifecycle import GuestLifecycle, Limits, observe_guest
 from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.overview import GuestOverview, HeldDeviceWatch
 from compute_agent.pipeline.placer import GuestPlacer, place_words
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.policy.base import PlacementRefusal
@@ -63,48 +62,6 @@ from compute_agent.report.history import ConsumerOwner
 from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures, until_woken
 
 LOG = logging.getLogger(__name__)
-
-
-class GuestOverview:
-    """Sets metrics and warns about guests in the cache; only the worker uses the object."""
-
-    def __init__(self, cache: GuestCache, driver: RunningGuests, metrics: AgentMetrics) -> None:
-        self._cache = cache
-        self._driver = driver
-        self._metrics = metrics
-        self._unallocated: frozenset[str] = frozenset()
-        """Uuids of the guests for which the log already has a warning about a missing allocation."""
-
-    def show_gauges(self, views: Sequence[GuestView]) -> None:
-        """Set the metrics that count guests, such as guests without an allocation.
-
-        :param views: present copies of all guests in the cache.
-        """
-        metrics, entries = self._metrics, list(self._cache)
-        metrics.guests.set(len(entries))
-        # An empty allocation is an answer of Placement. The allocation None means that there was no answer.
-        # The next lines count such guests as unknown.
-        metrics.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
-        metrics.unknown_guests.set(sum(entry.allocation is None for entry in entries))
-        metrics.migrating_guests.set(sum(entry.migration is not None for entry in entries))
-        metrics.refused_guests.set(sum(bool(entry.refusal) for entry in entries))
-        metrics.preserved_guests.set(sum(entry.guest.settings.preserve for entry in entries))
-        metrics.lost_guests.set(len(self._driver.lost_guests()))
-        metrics.excluded_guests.set(len(self._driver.excluded_guests()))
-        metrics.stray_guests.set(sum(bool(entry.stray) for entry in entries))
-        metrics.remote_memory_guests.set(sum(bool(view.remote_memory) for view in views))
-
-    def warn_of_unallocated(self) -> None:
-        """Log a warning for each guest that has lost its allocation."""
-        unallocated = {entry.guest.uuid: entry for entry in self._cache if entry.allocation == {}}
-        for uuid in sorted(unallocated.keys() - self._unallocated):
-            entry = unallocated[uuid]
-            LOG.warning(
-                "Guest %s has no allocation on this host, and runs%s: see compute-agent audit",
-                entry.guest,
-                place_words(entry),
-            )
-        self._unallocated = frozenset(unallocated)
 
 
 _NOT_FOUND_OUT: Final = (
@@ -408,9 +365,9 @@ class GuestPipeline:
                 # are handled after them, and add the current migrations again.
                 if held is not None:
                     self._cache.hold_for(held, as_of)
-                self._read_allocations(allocations, migrations, owners, as_of)
+                self._lifecycle.read_allocations(allocations, migrations, owners, as_of)
             case RoomRefused(uuid):
-                self._note_refused_room(uuid)
+                self._lifecycle.note_refused_room(uuid)
             case HostStateChanged():
                 # Settings are resolved first, because the policy depends on them.
                 for entry in self._cache:
@@ -526,61 +483,6 @@ class GuestPipeline:
         if self._lifecycle.may_be_awaited(uuid) or (lost is not None and lost.driver not in ("", driver)):
             reason = self._driver.outage_reason or self._driver.lost_guests().get(uuid, "it is lost")
             raise GuestRefusedError(f"a guest of another driver may have the uuid {uuid}: {reason}")
-
-    def _read_allocations(
-        self,
-        allocations: Mapping[str, Allocation],
-        migrations: Mapping[str, GuestMigration],
-        owners: Mapping[str, ConsumerOwner],
-        as_of: float,
-    ) -> None:
-        LOG.debug("The worker got new allocations of %d guests", len(allocations))
-        for uuid, held in allocations.items():
-            entry = self._cache.get(uuid)
-            if entry is None or as_of < entry.as_of:
-                continue  # The entry has a newer answer of Placement, for example from a start.
-            entry.as_of = as_of
-            allocation = self.host_state.own_part(held)
-            self._follow_migration(entry, migrations.get(uuid))
-            entry.owner = owners.get(uuid, entry.owner)
-            if allocation != entry.allocation:
-                held_now = self.host_state.in_words(allocation)
-                self._recorder.record_done(
-                    LOG.info, EventKind.HOLD, entry.guest, "The allocation of guest %s is now: %s", held_now
-                )
-                entry.allocation = allocation
-                self._lifecycle.classify_again(entry)
-                self._cache.mark_pending(entry)
-                self._placer.place_guest(entry)
-            # Settings are resolved again even with an unchanged allocation, because a new owner can match
-            # another rule.
-            elif self._lifecycle.classify_again(entry):
-                self._placer.place_guest(entry)
-
-    def _note_refused_room(self, uuid: str) -> None:
-        # The guest may have ended, or another program may have allocated for it, since the refusal.
-        if (entry := self._cache.get(uuid)) is not None:
-            entry.without_room = True
-            if self._lifecycle.classify_again(entry):
-                self._placer.place_guest(entry)
-                LOG.warning(
-                    "Guest %s has class %s until this host has room for its claim, and then class %s: free"
-                    " resources of this host, or let the guest claim fewer",
-                    entry.guest,
-                    entry.guest.settings.qos_class,
-                    entry.guest.deferred_class,
-                )
-
-    def _follow_migration(self, entry: CachedGuest, migration: GuestMigration | None) -> None:
-        """Record which migration holds a guest's allocation (None: no migration), and log a change."""
-        if migration is not None:
-            self._cache.migrations[migration.consumer] = entry.guest.uuid
-            if migration != entry.migration:
-                level = logging.WARNING if migration.others else logging.INFO
-                LOG.log(level, "Guest %s is %s; its CPUs here do not change", entry.guest, migration)
-        elif entry.migration is not None:
-            LOG.info("Guest %s is not migrating any more", entry.guest)
-        entry.migration = migration
 
     def _configure_guest(self, event: ConfigureGuest) -> None:
         """Save settings of a guest by hand or by the fleet, and apply them.

@@ -11,16 +11,8 @@ from typing import Final, NamedTuple
 
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest_settings import ThreadPolicy
-from compute_agent.policy.base import (
-    Amounts,
-    CoreKind,
-    CpuSupply,
-    FreeCores,
-    GuestRequest,
-    PlacementRefusal,
-    ProviderDemand,
-    in_order,
-)
+from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand
+from compute_agent.policy.pieces import Amounts, CoreKind, FreeCores, in_order
 
 
 class CoreDemand(NamedTuple):

@@ -28,15 +28,7 @@ from compute_agent.host.topology import HostTopology
 from compute_agent.model.cpuset import CpuSet, CpuSets
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import ThreadPolicy
-from compute_agent.policy.base import (
-    CpuSupply,
-    FreeCores,
-    GuestRequest,
-    PlacementRefusal,
-    ProviderDemand,
-    free_cores,
-    place_guest,
-)
+from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand, place_guest
 from compute_agent.policy.cores import (
     CoreCost,
     CoreDemand,
@@ -46,6 +38,7 @@ from compute_agent.policy.cores import (
     core_demand,
     explain_refusal,
 )
+from compute_agent.policy.pieces import FreeCores, free_cores
 
 
 def place_nowhere(supply: CpuSupply, request: GuestRequest) -> None:

@@ -17,8 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, Protocol
 
-from compute_agent import kept_json
-from compute_agent.kept_json import read_number
+from compute_agent.kept_json import MappingFormat, read_number
 from compute_agent.model.messages import ConfigError, printable_text
 from compute_agent.reclaim.offers import CapacityOffer
 
@@ -196,31 +195,11 @@ class CollectedClasses:
     collected: Mapping[tuple[str, str], CollectedAmount] = field(default_factory=dict)
 
 
-def dump(known: Mapping[str, CollectedClasses]) -> bytes:
-    """The content of the file for the classes of all collectors.
-
-    :param known: the classes by the name of the collector.
-    """
-    collectors = {
-        name: {
-            "classes": sorted(one.classes),
-            "collected": [[*key, asdict(collected)] for key, collected in one.collected.items()],
-        }
-        for name, one in known.items()
+def _dump_classes(classes: CollectedClasses) -> dict[str, Any]:
+    return {
+        "classes": sorted(classes.classes),
+        "collected": [[*key, asdict(collected)] for key, collected in classes.collected.items()],
     }
-    return kept_json.dump(VERSION, {"collectors": collectors})
-
-
-def parse(content: bytes) -> dict[str, CollectedClasses]:
-    """The classes of collectors from the content of the file, by the name of the collector.
-
-    :raises ValueError: the content is damaged, or of another version.
-    """
-    return kept_json.parse(VERSION, content, _parse_collectors)
-
-
-def _parse_collectors(document: Any) -> dict[str, CollectedClasses]:
-    return {str(name): _parse_classes(one) for name, one in document["collectors"].items()}
 
 
 def _parse_classes(content: Any) -> CollectedClasses:
@@ -240,3 +219,7 @@ def _parse_amount(content: Any) -> CollectedAmount:
         # the offer grow.
         CapacityOffer(math.floor(read_number(offer["published"], 1e15)), read_number(offer["level"], 1e15)),
     )
+
+
+CLASSES_FORMAT: Final = MappingFormat(VERSION, "collectors", _dump_classes, _parse_classes)
+"""The format of the file: the classes of collectors by the name of the collector."""

@@ -8,12 +8,11 @@ again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from compute_agent import kept_json
-from compute_agent.kept_json import read_number
+from compute_agent.kept_json import MappingFormat, read_number
 from compute_agent.reclaim.estimate import HOURS, PERIODS, SUM, HourlyPeaks, ZoneHistory, spread_of
 
 
@@ -184,26 +183,6 @@ class ZoneState:
     breach: HeldBackShare = field(default_factory=HeldBackShare)
 
 
-def dump(zones: Mapping[str, ZoneState]) -> bytes:
-    """The content of the file for the states of zones.
-
-    :param zones: the states by the uuid of the zone's provider.
-    """
-    return kept_json.dump(VERSION, {"zones": {uuid: asdict(one) for uuid, one in zones.items()}})
-
-
-def parse(content: bytes) -> dict[str, ZoneState]:
-    """The states of zones from the content of the file, by the uuid of the zone's provider.
-
-    :raises ValueError: the content is damaged, or of another version.
-    """
-    return kept_json.parse(VERSION, content, _parse_zones)
-
-
-def _parse_zones(document: Any) -> dict[str, ZoneState]:
-    return {str(uuid): _parse_zone(zone) for uuid, zone in document["zones"].items()}
-
-
 def _parse_zone(content: Any) -> ZoneState:
     kept, offered = content["history"], content["offer"]
     periods = tuple(map(_parse_amount, kept["periods"]))[-PERIODS:]
@@ -249,3 +228,7 @@ def _parse_amount(value: Any) -> float:
 
 def _parse_time(value: Any) -> float:
     return read_number(value, 1e12)
+
+
+ZONES_FORMAT: Final[MappingFormat[ZoneState]] = MappingFormat(VERSION, "zones", asdict, _parse_zone)
+"""The format of the files for CPUs and memory: the states of zones by the uuid of the zone's provider."""

@@ -21,8 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from compute_agent import kept_json
-from compute_agent.kept_json import read_number
+from compute_agent.kept_json import MappingFormat, read_number
 from compute_agent.reclaim.offers import ABOVE_SECONDS, GROWTH
 
 FILE: Final = "stolen.json"
@@ -128,26 +127,6 @@ def stolen_part(stolen: Mapping[int, float], cpus: frozenset[int]) -> float | No
     return sum(known) / len(known) if known else None
 
 
-def dump_stolen(zones: Mapping[str, StolenReserve]) -> bytes:
-    """The content of the file for the reserves of zones.
-
-    :param zones: the reserves by the uuid of the zone's provider.
-    """
-    return kept_json.dump(VERSION, {"zones": {uuid: asdict(one) for uuid, one in zones.items()}})
-
-
-def parse_stolen(content: bytes) -> dict[str, StolenReserve]:
-    """The reserves of zones from the content of the file, by the uuid of the zone's provider.
-
-    :raises ValueError: the content is damaged, or of another version.
-    """
-    return kept_json.parse(VERSION, content, _parse_zones)
-
-
-def _parse_zones(document: Any) -> dict[str, StolenReserve]:
-    return {str(uuid): _parse_zone(zone) for uuid, zone in document["zones"].items()}
-
-
 def _parse_zone(content: Any) -> StolenReserve:
     return StolenReserve(
         # The number is larger than the number of readings in a window. The number limits the memory that a
@@ -158,3 +137,7 @@ def _parse_zone(content: Any) -> StolenReserve:
         read_number(content["less_since"], 1e12),
         math.floor(read_number(content["less"], 1e6)),
     )
+
+
+RESERVES_FORMAT: Final[MappingFormat[StolenReserve]] = MappingFormat(VERSION, "zones", asdict, _parse_zone)
+"""The format of the file: the reserves of zones by the uuid of the zone's provider."""

@@ -2,8 +2,8 @@
 
 Modules
     - ``reporter``: makes Placement's providers equal to the host's tree, and remembers what the agent wrote
-    - ``plan``: finds the actions that change one tree into another, and the values of other programs that
-      stay
+    - ``plan``: finds the actions that change one tree into another
+    - ``adjustments``: the values of inventories that other programs set, and that stay or not
     - ``held_amounts``: amounts that guests still hold, and that must not be offered again; PCI devices of
       other programs, devices that are gone, and devices that were used
     - ``reshape``: the allocations that move with their inventories, in one request
@@ -12,7 +12,7 @@ Modules
     - ``root_provider``: the owner of the root, and the switch that keeps new guests away
     - ``audit``: differences between guests and their allocations, and repairs
     - ``history``: recognises an older copy of Placement's database, for instance after a restore
-    - ``client``: one method for each request; the client uses ``transport``, ``bounded_http``, ``answers``
+    - ``client``: one method for each request; the client uses ``transport``, ``bounded_session``, ``answers``
       and ``tracing``
 
 Order of calls

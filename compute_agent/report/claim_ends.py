@@ -36,9 +36,8 @@ from typing import Any, Final
 
 from compute_agent import kept_json
 from compute_agent.model.messages import full_name
-from compute_agent.report import host_notes
 from compute_agent.report.answers import check_shape
-from compute_agent.report.host_notes import HostNote
+from compute_agent.report.host_notes import HostNote, NoteFormat
 
 _VERSION: Final = 1
 
@@ -329,27 +328,16 @@ def parse_claim(row: Mapping[str, Any]) -> TimedClaim:
     return TimedClaim(row["consumer_generation"], parse_time(row["ends_at"]), parse_action(row["on_end"]))
 
 
-def dump_notes(notes: Iterable[EndNote], machine: str = "") -> bytes:
-    """Return the content of the file of notes; see :func:`compute_agent.report.host_notes.dump_notes`."""
-    return host_notes.dump_notes(
-        _VERSION,
-        notes,
-        machine,
-        lambda note: {
-            "uuid": note.guest_uuid,
-            "name": note.name,
-            "generation": note.claim.generation,
-            "ends_at": note.claim.ends_at,
-            "on_end": note.claim.on_end,
-            "stage": note.stage,
-            "doubted": note.doubted,
-        },
-    )
-
-
-def parse_notes(content: bytes) -> Notes:
-    """Return the notes in a file; see :func:`compute_agent.report.host_notes.parse_notes`."""
-    return host_notes.parse_notes(_VERSION, content, _read_row)
+def _row_of(note: EndNote) -> dict[str, Any]:
+    return {
+        "uuid": note.guest_uuid,
+        "name": note.name,
+        "generation": note.claim.generation,
+        "ends_at": note.claim.ends_at,
+        "on_end": note.claim.on_end,
+        "stage": note.stage,
+        "doubted": note.doubted,
+    }
 
 
 def _read_row(guest_uuid: str, row: Any) -> EndNote:
@@ -368,3 +356,7 @@ def _read_row(guest_uuid: str, row: Any) -> EndNote:
         # Notes of an older version of the agent lack the host.
         machine=kept_json.text(row.get("machine", "")),
     )
+
+
+END_NOTES: Final = NoteFormat(_VERSION, _row_of, _read_row)
+"""The format of the file of notes about end times."""

@@ -18,9 +18,8 @@ from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model.guest import Allocation, ConsumerAllocations
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings
 from compute_agent.model.messages import full_name
-from compute_agent.report import host_notes
 from compute_agent.report.history import ConsumerOwner
-from compute_agent.report.host_notes import HostNote
+from compute_agent.report.host_notes import HostNote, NoteFormat
 
 CLAIM_TYPE: Final = "HOST_GUEST"
 """The consumer type of guests for which the agent makes claims. Nova and operators use other types."""
@@ -102,27 +101,16 @@ def is_own_claim(note: ClaimNote, record: ConsumerAllocations, own_part: Allocat
     return owner == note.owner and own_part == record.resources and total in (note.amounts, note.former)
 
 
-def dump_notes(notes: Iterable[ClaimNote], machine: str = "") -> bytes:
-    """The content of the file of notes; see :func:`compute_agent.report.host_notes.dump_notes`."""
-    return host_notes.dump_notes(
-        _VERSION,
-        notes,
-        machine,
-        lambda note: {
-            "uuid": note.guest_uuid,
-            "name": note.name,
-            "driver": note.driver,
-            "key": note.key,
-            "owner": [note.owner.project_id, note.owner.user_id, note.owner.consumer_type],
-            "amounts": dict(note.amounts),
-            "former": dict(note.former),
-        },
-    )
-
-
-def parse_notes(content: bytes) -> Mapping[str, ClaimNote]:
-    """The notes in a file; see :func:`compute_agent.report.host_notes.parse_notes`."""
-    return host_notes.parse_notes(_VERSION, content, _read_row)
+def _row_of(note: ClaimNote) -> dict[str, Any]:
+    return {
+        "uuid": note.guest_uuid,
+        "name": note.name,
+        "driver": note.driver,
+        "key": note.key,
+        "owner": [note.owner.project_id, note.owner.user_id, note.owner.consumer_type],
+        "amounts": dict(note.amounts),
+        "former": dict(note.former),
+    }
 
 
 def _read_row(guest_uuid: str, row: Any) -> ClaimNote:
@@ -137,6 +125,10 @@ def _read_row(guest_uuid: str, row: Any) -> ClaimNote:
         # Notes of an older version of the agent lack the host.
         machine=kept_json.text(row.get("machine", "")),
     )
+
+
+CLAIM_NOTES: Final = NoteFormat(_VERSION, _row_of, _read_row)
+"""The format of the file of notes about claims."""
 
 
 def _read_amounts(row: Any) -> Amounts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from compute_agent import kept_json
 from compute_agent.model.messages import is_uuid
@@ -24,35 +24,41 @@ class HostNote:
 NoteT = TypeVar("NoteT", bound=HostNote)
 
 
-def dump_notes(
-    version: int, notes: Iterable[NoteT], machine: str, row_of: Callable[[NoteT], Mapping[str, Any]]
-) -> bytes:
-    """The content of a file of notes.
+@dataclass(frozen=True, slots=True)
+class NoteFormat(Generic[NoteT]):
+    """The format of a file of notes. Each note is about one guest.
 
-    :param machine: the id of this host, as ``read_host_id()`` returns it.
-    :param row_of: returns the fields of a note without the host. Each note has a ``uuid``.
-    """
-    rows = [{**row_of(note), "machine": note.machine or machine} for note in notes]
-    return kept_json.dump(version, kept_json.checked_content(rows))
-
-
-def parse_notes(version: int, content: bytes, read_row: Callable[[str, Any], NoteT]) -> dict[str, NoteT]:
-    """The notes in the content of a file, by uuid of the guest.
-
-    :param read_row: returns a note for the uuid of its guest and its fields, which include the host.
-    :raises ValueError: the content is damaged, or of another version.
+    :ivar row_of: returns the fields of a note without the host. One of them is ``uuid``, the guest's.
+    :ivar read_row: returns a note for the uuid of its guest and its fields, which include the host.
     """
 
-    def read_notes(document: Any) -> dict[str, NoteT]:
+    version: int
+    row_of: Callable[[NoteT], Mapping[str, Any]]
+    read_row: Callable[[str, Any], NoteT]
+
+    def dump(self, notes: Iterable[NoteT], machine: str = "") -> bytes:
+        """The content of a file of notes.
+
+        :param machine: the id of this host, as ``read_host_id()`` returns it.
+        """
+        rows = [{**self.row_of(note), "machine": note.machine or machine} for note in notes]
+        return kept_json.dump(self.version, kept_json.checked_content(rows))
+
+    def parse(self, content: bytes) -> dict[str, NoteT]:
+        """The notes in the content of a file, by uuid of the guest.
+
+        :raises ValueError: the content is damaged, or of another version.
+        """
+        return kept_json.parse(self.version, content, self._read_notes)
+
+    def _read_notes(self, document: Any) -> dict[str, NoteT]:
         found = {}
         for row in kept_json.checked_data(document):
             guest_uuid = kept_json.text(row["uuid"])
             if not is_uuid(guest_uuid):
                 raise ValueError(f"{guest_uuid!r} is not a uuid")
-            found[guest_uuid] = read_row(guest_uuid, row)
+            found[guest_uuid] = self.read_row(guest_uuid, row)
         return found
-
-    return kept_json.parse(version, content, read_notes)
 
 
 def split_notes(notes: Mapping[str, NoteT], machine: str) -> tuple[dict[str, NoteT], dict[str, NoteT]]:

@@ -35,7 +35,7 @@ from compute_agent.report.answers import (
     UnavailableError,
     check_shape,
 )
-from compute_agent.report.bounded_http import AnswerTooLargeError, AnswerTooSlowError, bounded_session
+from compute_agent.report.bounded_session import AnswerTooLargeError, AnswerTooSlowError, bounded_session
 
 LOG = logging.getLogger(__name__)
 

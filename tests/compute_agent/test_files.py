@@ -8,7 +8,7 @@ import pytest
 
 from compute_agent import files
 from compute_agent.files import UnsafeFileError, check_folder, open_own, put_aside, read_own, secure_folder
-from compute_agent.inventory import provider_tree
+from compute_agent.inventory import host_identity
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 ANOTHER = 65534
@@ -197,7 +197,7 @@ def test_the_last_files_that_cannot_be_used_are_kept(tmp_path):
     assert [aside.read_text() for aside in kept[2:]] == [str(n) for n in range(2, files.MAX_ASIDE + 2)]
 
 
-@pytest.mark.parametrize("name", [provider_tree.FILE_NAME, f"{provider_tree.FILE_NAME}.lock"])
+@pytest.mark.parametrize("name", [host_identity.UUID_FILE, f"{host_identity.UUID_FILE}.lock"])
 def test_the_uuid_of_the_provider_is_not_read_through_a_symbolic_link(tmp_path, name):
     target = tmp_path / "elsewhere"
     target.write_text("3f1ba1a5-5bd1-4a8f-a4e8-2d1e0d7ac33e\n")
@@ -205,4 +205,4 @@ def test_the_uuid_of_the_provider_is_not_read_through_a_symbolic_link(tmp_path, 
     secure_folder(folder)
     (folder / name).symlink_to(target)
     with pytest.raises(UnsafeFileError, match=f"{name} is a symbolic link"):
-        provider_tree.load_or_create(folder)
+        host_identity.load_or_create(folder)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from compute_agent.controllers import blockio, cpu, cpu_class, emulator, isolation, memory, resctrl
 from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE
-from compute_agent.drivers.systemd.unit_properties import UNIT_DEFAULTS
+from compute_agent.drivers.systemd.unit_state import UNIT_DEFAULTS
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.resource import RESOURCE_CLASSES
 

@@ -12,7 +12,7 @@ import pytest
 from compute_agent.events.store import FILE as EVENTS
 from compute_agent.events.store import read_events
 from compute_agent.reclaim.estimate import SYSTEM
-from compute_agent.reclaim.offers import FILE, dump
+from compute_agent.reclaim.offers import FILE, ZONES_FORMAT
 from compute_agent.throttling.state_file import look_up_state
 from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.libvirtd import CGROUP_CONTROLLERS, ENDLESS_LOOP
@@ -219,7 +219,9 @@ def test_a_guest_gets_a_reclaimed_cpu_and_is_limited_when_others_need_it(there: 
 
             wait_for_cloud(lambda: zone() is not None, "the zone has a provider")
             agent.program.stop()
-            (agent.folder / "state" / FILE).write_bytes(dump({zone(): day_of_use({SYSTEM: 0.5}, offered=3)}))
+            (agent.folder / "state" / FILE).write_bytes(
+                ZONES_FORMAT.dump({zone(): day_of_use({SYSTEM: 0.5}, offered=3)})
+            )
             agent.program.start()
             wait_for_cloud(lambda: free() == 3, "three CPUs are offered")
             servers.start_to_boot("spot", "spot", A, image=busy)

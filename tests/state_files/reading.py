@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from compute_agent.drivers.processes.records import parse_record
 from compute_agent.events.store import read_events
-from compute_agent.fleet import kept, revision
-from compute_agent.inventory import cpu_pools, offline_cpus, provider_tree
+from compute_agent.fleet import configuration, revision
+from compute_agent.inventory import cpu_pools, host_identity, offline_cpus, provider_tree
 from compute_agent.isolation import originals
 from compute_agent.loops import fleet
 from compute_agent.monitoring.history import SampleHistory
@@ -34,13 +34,13 @@ _TOPOLOGY: Final = machine(nodes=1, cores=8, threads=1)
 """Of a host with the CPUs of all recorded pools."""
 _PARSERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
     state_file.FILE_NAME: lambda content: state_file.parse_state(content, NOW),
-    week_uses.FILE: week_uses.parse_uses,
-    offers.FILE: offers.parse,
-    offers.MEMORY_FILE: offers.parse,
-    stolen.FILE: stolen.parse_stolen,
-    collectors.FILE: collectors.parse,
+    week_uses.FILE: week_uses.USES_FORMAT.parse,
+    offers.FILE: offers.ZONES_FORMAT.parse,
+    offers.MEMORY_FILE: offers.ZONES_FORMAT.parse,
+    stolen.FILE: stolen.RESERVES_FORMAT.parse,
+    collectors.FILE: collectors.CLASSES_FORMAT.parse,
     originals.ORIGINALS_FILE: originals.parse_originals,
-    kept.KEPT: lambda content: (revision.read(content), content.decode()),
+    configuration.KEPT_FILE: lambda content: (revision.read(content), content.decode()),
 }
 
 READERS: Final[Mapping[str, Callable[[Path], Any]]] = {
@@ -51,7 +51,7 @@ READERS: Final[Mapping[str, Callable[[Path], Any]]] = {
     "guests": lambda folder: {
         path.stem: parse_record(json.loads(path.read_text())) for path in folder.glob("guests/*.json")
     },
-    provider_tree.FILE_NAME: provider_tree.look_up,
+    host_identity.UUID_FILE: host_identity.look_up,
     SAMPLES_FILE: lambda folder: SampleHistory(folder / SAMPLES_FILE).latest_samples(),
     osnoise.ORIGINAL_FILE: lambda folder: osnoise.read_kept(folder / osnoise.ORIGINAL_FILE),
     fleet.FILE: lambda folder: fleet.read_applied(folder / fleet.FILE),

@@ -10,7 +10,7 @@ from typing import Final
 
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.files import write_durably
-from compute_agent.fleet import kept, revision
+from compute_agent.fleet import configuration, revision
 from compute_agent.inventory import cpu_pools
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.isolation import originals
@@ -54,7 +54,7 @@ def _uses() -> bytes:
     use = week_uses.WeekUse()
     for hour in range(0, 168, 3):
         use = use.with_hour(hour, hour / 100, TIME)
-    return week_uses.dump_uses({_ONE: use, _OTHER: week_uses.WeekUse(seen=TIME)})
+    return week_uses.USES_FORMAT.dump({_ONE: use, _OTHER: week_uses.WeekUse(seen=TIME)})
 
 
 def _capacity() -> bytes:
@@ -67,18 +67,22 @@ def _capacity() -> bytes:
         {_ONE: estimate.HourlyPeaks((1.0,), 1.0)},
     )
     offer = offers.CapacityOffer(2, 2.5, TIME, TIME - 30, 3)
-    return offers.dump({_ZONE: offers.ZoneState(history, offer, offers.HeldBackShare(0.5, 2, 600.0, TIME))})
+    return offers.ZONES_FORMAT.dump(
+        {_ZONE: offers.ZoneState(history, offer, offers.HeldBackShare(0.5, 2, 600.0, TIME))}
+    )
 
 
 def _stolen() -> bytes:
-    return stolen.dump_stolen({_ZONE: stolen.StolenReserve(((TIME, 0.02),), 1, TIME - 60, TIME - 30, 1)})
+    return stolen.RESERVES_FORMAT.dump(
+        {_ZONE: stolen.StolenReserve(((TIME, 0.02),), 1, TIME - 60, TIME - 30, 1)}
+    )
 
 
 def _collected() -> bytes:
     offer = offers.CapacityOffer(4, 4.5, TIME)
     amount = collectors.CollectedAmount(5.0, 0.5, TIME + 600, offer)
     known = collectors.CollectedClasses(frozenset({"CUSTOM_LICENCE"}), {("CUSTOM_LICENCE", _ROOT): amount})
-    return collectors.dump({"licences": known})
+    return collectors.CLASSES_FORMAT.dump({"licences": known})
 
 
 def _isolation() -> bytes:
@@ -138,7 +142,9 @@ WRITERS: Final[Mapping[str, Callable[[Path], None]]] = {
         stolen.FILE: _stolen,
         collectors.FILE: _collected,
         originals.ORIGINALS_FILE: _isolation,
-        kept.KEPT: lambda: revision.write(b"[DEFAULT]\ncpu_allocation_ratio = 4.0\n", "edge", 7),
+        configuration.KEPT_FILE: lambda: revision.write(
+            b"[DEFAULT]\ncpu_allocation_ratio = 4.0\n", "edge", 7
+        ),
     }.items()
 }
 """Writers of a state folder by the name of their file."""

@@ -523,7 +523,7 @@ def keep_a_day_of_use(guests, zone):
     """Write the agent's files about unused capacity, as after a day in which all guests were idle."""
     use = dict.fromkeys([SYSTEM, *(guest.uuid for guest in guests)], 0.0)
     for name, amount in OFFERED.items():
-        (FOLDER / "state" / name).write_bytes(offers.dump({zone: day_of_use(use, amount)}))
+        (FOLDER / "state" / name).write_bytes(offers.ZONES_FORMAT.dump({zone: day_of_use(use, amount)}))
 
 
 def test_guests_run_on_cpus_and_in_memory_that_others_leave_unused(guests, agent):

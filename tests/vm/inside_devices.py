@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent.agent.protocol import call_agent
-from compute_agent.host.pci_devices import PCI_DEVICES, read_pci_devices
-from compute_agent.host.uevents import PciEvents
+from compute_agent.host.pci_devices import PCI_DEVICES, PciEvents, read_pci_devices
 from compute_agent.inventory.provider_tree import device_of
 from compute_agent.model import cpuset
 from tests.vm.inside_machine import BASE_INI, SOCKET, SPIN, PlacementRest, make_agent, uid

@@ -6,10 +6,10 @@ is a guest while it runs. A *run* is the time from the start of a container to i
 ``[podman] pods = pod``, a pod of Podman can be one guest. The pod's *infra container*, which has the labels
 of the pod and runs as long as the pod does, represents the pod.
 
-``driver.py`` is the driver, which extends :mod:`compute_agent.drivers.foreign`. ``table.py`` finds guests,
-and ``editor.py`` writes values to control groups and restores the old ones. Pure functions make the
-decisions: ``labels.py`` parses the settings, and ``container_state.py`` parses the answers of the engine.
-``engine.py`` calls the engine, and ``event_stream.py`` follows its events.
+``driver.py`` is the driver, which extends :mod:`compute_agent.drivers.foreign`; it writes values to control
+groups and restores the old ones. ``table.py`` finds guests. Pure functions make the decisions:
+``container_state.py`` parses labels and the answers of the engine. ``engine.py`` calls the engine, and
+follows its events.
 
 The agent sets limits by writing to control groups, and not through the API, for these reasons. The API has
 only the call ``POST /containers/ID/update`` for limits, and Podman 4.3 (Debian 12) lacks this call. The call

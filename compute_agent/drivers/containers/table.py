@@ -18,14 +18,17 @@ from typing import Final
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestChange
 from compute_agent.drivers.containers.container_state import (
+    GUEST,
+    KUBERNETES,
     ContainerRun,
     ContainerState,
     PodRun,
     own_group,
+    parse_labels,
     parse_run,
+    trusted_labels,
 )
 from compute_agent.drivers.containers.engine import ContainerEngine, EngineError
-from compute_agent.drivers.containers.labels import GUEST, KUBERNETES, parse_labels, trusted_labels
 from compute_agent.drivers.foreign.declared import (
     BadDeclarationError,
     DeclaredSettings,

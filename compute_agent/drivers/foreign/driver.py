@@ -11,13 +11,12 @@ import abc
 import contextlib
 import logging
 import queue
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from compute_agent.drivers import memory_limits, procfs
 from compute_agent.drivers.base import (
@@ -26,7 +25,6 @@ from compute_agent.drivers.base import (
     CpuLimits,
     CpuSettings,
     GuestChange,
-    Listener,
     MemoryLimits,
     OomKill,
 )
@@ -62,21 +60,14 @@ from compute_agent.drivers.foreign.values import (
     own_value,
 )
 from compute_agent.drivers.memory_limits import OomScores, OomWatch
-from compute_agent.drivers.undivided import UndividedThreads
+from compute_agent.drivers.peer import LookBudget, PeerDriver, PeerHint
+from compute_agent.drivers.undivided import UndividedThreads, undivided_cpus
 from compute_agent.model import cpuset
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo
 
 LOG = logging.getLogger(__name__)
-
-# The first and the longest pause in seconds between two attempts to connect to the peer.
-_FIRST_PAUSE: Final = 0.1
-_MAX_PAUSE: Final = 2.0
-
-# The longest time in seconds for which the constructor and close() wait for the thread.
-_FIRST_LOOK: Final = 10.0
-_LAST_LOOK: Final = 2.0
 
 # The longest pause in seconds until deferred hints are handled.
 _DEFER_SECONDS: Final = 1.0
@@ -87,80 +78,14 @@ KILL_SECONDS: Final = 10.0
 """The maximum time in seconds within which the processes of a guest must end after SIGKILL."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerHint:
-    """A hint: the state of a unit or a container may have changed, so the agent reads the state.
-
-    :ivar key: the key of the unit or container in the table; empty if any unit or container may have changed.
-    :ivar is_new: whether a new unit or container with this key may have replaced the former one.
-    """
-
-    key: str = ""
-    is_new: bool = False
-
-
-MAX_LOOKS: Final = 30
-"""The number of reads of one unit or container that hints can cause at once. After that, hints cause at
-most one read each second."""
-
-
-class LookBudget:
-    """Limits the reads of one unit or container.
-
-    A service causes a hint by each message to systemd (sd_notify(3)), and a container by each restart.
-    Without a limit, the agent would read the same unit or container again and again.
-    """
-
-    def __init__(self) -> None:
-        self._spent: dict[str, tuple[float, float]] = {}
-        """The number of reads that still count, and the monotonic time of the last read in seconds, by
-        key."""
-
-    def take_look(self, key: str, now: float) -> bool:
-        """Return whether the agent is allowed to read the unit or container now; if so, count a read."""
-        spent, last = self._spent.get(key, (0.0, now))
-        spent = max(0.0, spent - (now - last))
-        if spent + 1 > MAX_LOOKS:
-            return False
-        self._spent[key] = spent + 1, now
-        return True
-
-    def forget_old(self, now: float) -> None:
-        """Forget the keys that were not read recently, because a read counts for at most 30 seconds."""
-        self._spent = {key: one for key, one in self._spent.items() if now - one[1] < MAX_LOOKS}
-
-
-class GuestPeer(Protocol):
-    """The connection to the program that starts the guests."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the connection is open, as far as the agent has noticed."""
-        ...
-
-    def open(self) -> None:
-        """Connect, and begin to follow changes of guests.
-
-        :raises DriverError: the program does not answer.
-        """
-        ...
-
-    def close(self) -> None:
-        """Disconnect."""
-        ...
-
-
-class ForeignDriver(UndividedThreads):
+class ForeignDriver(PeerDriver, UndividedThreads):
     """The common parts of drivers of guests that other programs start.
 
     A subclass sets the attributes of its peer, starts the thread, and then calls :meth:`_await_look`.
     """
 
-    name: str
-    peer_name: str
-    """The name of the peer, for messages."""
+    subjects = "Guests"
 
-    _peer: GuestPeer
     _table: GuestTable
     _editor: ValueEditor
 
@@ -178,61 +103,29 @@ class ForeignDriver(UndividedThreads):
         :param lock: called before each connection; raises DriverError if another agent manages the guests.
         :param look_only: whether the driver only reads, and changes neither guests nor records.
         """
+        super().__init__(look_interval, lock)
         self._hints: queue.SimpleQueue[PeerHint] = queue.SimpleQueue()
         self._folders = folders or HostFolders()
         self._oom, self._scores = OomWatch(), OomScores()
-        self._listener: Listener | None = None
-        self._absence = ""
-        self._listed = False
-        self._look_interval = look_interval
-        self._check_lock = lock
         self._look_only = look_only
-        self._next_look = 0.0
         self._budget = LookBudget()
         self._deferred: set[PeerHint] = set()
         """The hints that wait, because their unit or container was read too often in the last seconds."""
-        self._stopped, self._tried = threading.Event(), threading.Event()
         self.announce_start: Callable[[Guest], None] = lambda guest: None
         """Called for each guest that the driver finds, before the listener gets the change."""
         self.settle_seconds = 0.0
         """Seconds after the start of a guest in which it gets no claim, because another driver's guest can
         still start in it and take its place."""
 
-    def _await_look(self, thread: threading.Thread) -> None:
-        """Wait until the thread has tried once to list guests, but at most ``_FIRST_LOOK`` seconds.
-
-        In most cases the guests are known when the constructor returns, so the agent can manage the guests
-        from its start.
-
-        :param thread: the thread that runs :meth:`_follow_peer`.
-        """
-        self._thread = thread
-        self._tried.wait(_FIRST_LOOK)
-
-    # Running guests
-
-    @property
-    def outage_reason(self) -> str:
-        """The reason why the peer does not answer; empty if it answers."""
-        if self._listed and self._peer.is_open:
-            return ""
-        if self._absence:
-            return self._absence
+    def _silence_text(self) -> str:
         # Before the end of the first attempt, it is not known whether the peer answers.
         outcome = "does not answer" if self._tried.is_set() else "has not listed its guests yet"
         return f"{self.peer_name} {outcome}"
 
-    def outage_reasons(self) -> Mapping[str, str]:
-        """The reason why the peer does not answer, by the driver's name; empty if the peer answers.
+    def _connected_text(self) -> str:
+        return f"The agent is connected to {self.peer_name}, and reads its guests"
 
-        The dict has no entry for any other driver.
-        """
-        return {self.name: reason} if (reason := self.outage_reason) else {}
-
-    @property
-    def awaited_drivers(self) -> frozenset[str]:
-        """The name of this driver, if the peer has not answered since the agent started."""
-        return frozenset() if self._listed else frozenset({self.name})
+    # Running guests
 
     def guests(self) -> Sequence[Guest]:
         """The guests that run now.
@@ -244,10 +137,6 @@ class ForeignDriver(UndividedThreads):
         # Processes are checked here, because the table learns of a guest's end only from the peer.
         return [entry.guest for entry in self._table.living_entries()]
 
-    def listed_guests(self) -> Sequence[Guest]:
-        """The same as :meth:`guests`."""
-        return self.guests()
-
     def lost_guests(self) -> Mapping[str, str]:
         """The subjects that are perhaps guests but cannot be managed: a dict from the uuid to the reason."""
         return self._table.lost_guests()
@@ -255,19 +144,6 @@ class ForeignDriver(UndividedThreads):
     def excluded_guests(self) -> Mapping[str, str]:
         """The chosen subjects that are certainly no guests, as a dict from the uuid to the reason."""
         return self._table.excluded_guests()
-
-    def watch_guests(self, listener: Listener) -> None:
-        """Call ``listener`` for each later start, end and change of settings of a guest."""
-        self._listener = listener
-
-    def close(self) -> None:
-        """Disconnect. Guests run on."""
-        # The event is set before the hint below wakes the thread, which then checks it.
-        self._stopped.set()
-        self._hints.put(PeerHint())
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_LAST_LOOK)
-        self._peer.close()
 
     def oom_kills(self) -> Sequence[OomKill]:
         """The OOM kills of running guests that have happened since the last call."""
@@ -368,26 +244,12 @@ class ForeignDriver(UndividedThreads):
         """Always None: the peer starts guests."""
         return
 
-    @property
-    def flavor_source(self) -> None:
-        """Always None, because units and containers have no flavors."""
-        return
-
-    @property
-    def expecting_driver(self) -> None:
-        """Always None, because no program announces starts of units or containers."""
-        return
-
     # Threads
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
         """The pids of the guest, the main process first."""
         members = self._table.find_recent(guest).running.own_group.process_ids()
         return [guest.pid, *(pid for pid in members if pid != guest.pid)]
-
-    def usage_group(self, guest: Guest) -> str:
-        """The folder of the guest's control group."""
-        return guest.cgroup
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
         """The ids of all threads of the guest's processes at this moment."""
@@ -412,7 +274,7 @@ class ForeignDriver(UndividedThreads):
         A thread with fewer CPUs than ``settings`` has is not misplaced. If no thread is misplaced but the
         group has other CPUs, the guest's main thread counts as misplaced.
         """
-        wanted = _group_cpus(settings)
+        wanted = undivided_cpus(settings)
         found = self._compare_guest(guest, _cpu_choice(wanted, self._folders.recent_sets))
         goal = found.goals.get(CPUS, frozenset())
         allowed = goal if isinstance(goal, frozenset) and goal else wanted
@@ -444,7 +306,7 @@ class ForeignDriver(UndividedThreads):
 
         Return the number of threads that had other CPUs before the call.
         """
-        wanted = _group_cpus(settings)
+        wanted = undivided_cpus(settings)
         if not wanted & self._folders.online_cpus:
             raise DriverError(f"guest {guest} cannot be pinned to {cpuset.format(wanted)}: they are offline")
         before = self.misplaced_threads(guest, settings)
@@ -474,10 +336,6 @@ class ForeignDriver(UndividedThreads):
         found = self._compare_guest(guest, _node_choice(wanted, self._folders.recent_sets))
         nodes = found.present[NODES]
         return nodes if found.differing and isinstance(nodes, frozenset) else None
-
-    def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
-        """Return False, because no program announces the start of a guest."""
-        return False
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Set the NUMA nodes of the guest's group if they differ from ``wanted``.
@@ -632,36 +490,11 @@ class ForeignDriver(UndividedThreads):
 
     # Inner parts: the thread
 
-    def _follow_peer(self) -> None:
-        """Connect to the peer, and follow its guests until the driver is closed."""
-        pause = _FIRST_PAUSE
-        while not self._stopped.is_set():
-            try:
-                if not self._peer.is_open:
-                    # The lock is checked at each connection, because another agent may have started while
-                    # there was no connection.
-                    self._check_lock()
-                    self._peer.open()
-                    self._look_around(everything=True)
-                    self._listed, self._absence = True, ""
-                    pause = _FIRST_PAUSE
-                    LOG.info("The agent is connected to %s, and reads its guests", self.peer_name)
-                    self._tried.set()
-                self._handle_hints()
-            except DriverError as error:
-                # A new reason is logged once, and not again at each attempt.
-                if str(error) != self._absence:
-                    LOG.warning("Guests cannot be read, and the agent tries again: %s", error)
-                self._absence = str(error)
-                self._peer.close()
-                self._tried.set()
-                self._stopped.wait(pause)
-                pause = min(2 * pause, _MAX_PAUSE)
-            except Exception:
-                # This is an error in the agent's code. The thread goes on, because without it the agent would
-                # see no start or end of a guest.
-                LOG.exception("An answer of %s could not be handled", self.peer_name)
-                self._stopped.wait(pause)
+    def _wake_thread(self) -> None:
+        self._hints.put(PeerHint())
+
+    def _read_all(self) -> None:
+        self._look_around(everything=True)
 
     def _look_around(self, everything: bool) -> None:
         self._next_look = time.monotonic() + self._look_interval
@@ -673,8 +506,7 @@ class ForeignDriver(UndividedThreads):
         if not self._look_only:
             self._editor.give_back(self._table.is_managed)
 
-    def _handle_hints(self) -> None:
-        """Wait for the next hint or for the next regular check, and then read the guests."""
+    def _handle_changes(self) -> None:
         hints, self._deferred = self._deferred, set()
         pause = max(self._next_look - time.monotonic(), 0.0)
         with contextlib.suppress(queue.Empty):
@@ -717,9 +549,3 @@ def _cpu_choice(cpus: frozenset[int], whole: WholeSets) -> GoalChoice:
 
 def _node_choice(nodes: frozenset[int], whole: WholeSets) -> GoalChoice:
     return GoalChoice(frozenset({NODES}), partial(values.node_goal, nodes, whole[NODES]))
-
-
-def _group_cpus(settings: CpuSettings) -> frozenset[int]:
-    """The CPUs for all threads of a guest, which has no guest CPUs."""
-    # A confined guest can have emulator CPUs only.
-    return settings.cpus or settings.emulator_cpus

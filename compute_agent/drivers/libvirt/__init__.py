@@ -6,6 +6,7 @@ Parts, from the driver down:
 
 - :mod:`~compute_agent.drivers.libvirt.driver`: the driver, and its thread.
 - :mod:`~compute_agent.drivers.libvirt.domain_table`: the domains that run, and those about to start.
+- :mod:`~compute_agent.drivers.libvirt.domain_memory`: the memory limits of a domain.
 - :mod:`~compute_agent.drivers.libvirt.running_domain`: one domain, and the calls that change it.
 - :mod:`~compute_agent.drivers.libvirt.domain_definition` and
   :mod:`~compute_agent.drivers.libvirt.domain_metadata`: the XML of a domain as plain values.

@@ -11,13 +11,14 @@ each other.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -38,7 +39,7 @@ from compute_agent.drivers.libvirt.domain_metadata import (
     with_pins,
 )
 from compute_agent.drivers.libvirt.qemu import QemuProcess
-from compute_agent.drivers.libvirt.running_domain import RunningDomain, find_group
+from compute_agent.drivers.libvirt.running_domain import DomainTuning, RunningDomain, find_group
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.guest import UNCONSTRAINED, Guest, PlacementConstraints
 from compute_agent.model.guest_settings import SettingSource
@@ -457,6 +458,53 @@ class DomainTable:
     def _report_change(self, kind: ChangeKind, guest: Guest) -> None:
         LOG.debug("libvirtd reports a change of guest %s (pid %d): %s", guest, guest.pid, kind)
         self._report(GuestChange(kind, guest))
+
+    @contextlib.contextmanager
+    def on_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
+        """Yield libvirt's object of the domain for some calls, and translate libvirt's errors.
+
+        :param failing: the end of the sentence "guest X ..." in the error message.
+        :raises GuestGoneError: the guest has ended, perhaps during the calls.
+        :raises DriverError: libvirt refuses a call.
+        """
+        libvirt, guest_uuid = self._connection.libvirt, known.guest.uuid
+        domain = self._connection.find_domain(guest_uuid)
+        try:
+            if domain is None:
+                raise GuestGoneError(f"guest {known.guest} has ended")
+            yield domain
+        except libvirt.libvirtError as error:
+            if not self._is_active(known):
+                raise GuestGoneError(f"guest {known.guest} has ended") from error
+            raise DriverError(f"guest {known.guest} {failing}: {error}") from error
+
+    @contextlib.contextmanager
+    def change_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
+        """Yield libvirt's object like :meth:`on_domain`, for calls that change the domain.
+
+        The driver refuses these calls at once during a migration, a save or a copy of disks. Otherwise
+        libvirt would refuse each call after up to 30 seconds, while all other guests wait.
+
+        :raises DriverError: such a job runs, or libvirt refuses a call.
+        """
+        with self.on_domain(known, failing) as domain:
+            if domain.jobInfo()[0] != self._connection.libvirt.VIR_DOMAIN_JOB_NONE:
+                raise DriverError(f"guest {known.guest} {failing} while libvirt migrates, saves or copies it")
+            yield domain
+
+    def tuning_of(self, domain: Any) -> DomainTuning:
+        """The values of a domain that can be changed, for libvirt's object of it."""
+        return DomainTuning(self._connection.libvirt, domain, self._connection.host_cpus)
+
+    def _is_active(self, known: RunningDomain) -> bool:
+        """Whether a guest still runs. libvirt can report its end before /proc no longer shows the process."""
+        if not known.is_alive:
+            return False
+        with contextlib.suppress(DriverError, self._connection.libvirt.libvirtError):
+            domain = self._connection.find_domain(known.guest.uuid)
+            return domain is not None and bool(domain.isActive())
+        # Without an answer of libvirtd only the process counts, and it is alive.
+        return True
 
 
 def _make_guest(found: DomainDescription, guest_uuid: str, driver: str, pid: int) -> Guest:

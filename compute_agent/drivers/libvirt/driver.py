@@ -14,35 +14,33 @@ import logging
 import math
 import os
 import queue
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from compute_agent.drivers import memory_limits, procfs
+from compute_agent.drivers import procfs
 from compute_agent.drivers.base import (
-    UNLIMITED,
     CpuLimits,
     CpuSettings,
     GuestChange,
     GuestFlavor,
-    Listener,
     MemoryLimits,
     OomKill,
 )
 from compute_agent.drivers.cgroup import GuestCgroup
-from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
+from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.libvirt import domain_definition, qemu
 from compute_agent.drivers.libvirt.connection import LibvirtConnection
-from compute_agent.drivers.libvirt.domain_definition import RESTRICTIVE, SOFT_LIMIT, MemoryBinding
+from compute_agent.drivers.libvirt.domain_definition import RESTRICTIVE, MemoryBinding
+from compute_agent.drivers.libvirt.domain_memory import DomainMemory
 from compute_agent.drivers.libvirt.domain_metadata import read_flavor
 from compute_agent.drivers.libvirt.domain_table import DomainTable, ExpectedDomains
 from compute_agent.drivers.libvirt.helpers import STATE_FOLDER, HelperFinder, HelperPins
-from compute_agent.drivers.libvirt.running_domain import DomainTuning, RunningDomain
-from compute_agent.drivers.memory_limits import OomScores, OomWatch
+from compute_agent.drivers.libvirt.running_domain import RunningDomain
+from compute_agent.drivers.memory_limits import OomWatch
+from compute_agent.drivers.peer import PeerDriver
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo
@@ -50,25 +48,12 @@ from compute_agent.threads import ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
 
-# Seconds until the next attempt to connect; the pause doubles from the first number up to the second. The
-# first pause is short: a restart of libvirtd takes only a moment, and until then the agent sees no starts of
-# guests.
-_FIRST_PAUSE: Final = 0.1
-_MAX_PAUSE: Final = 2.0
-
 # The number of definitions in a batch, and the shortest pause in seconds between two batches. Larger batches
 # cost less time for each definition, but delay the handling of events.
 _LOOK_BATCH: Final = 8
 _LOOK_PAUSE: Final = 0.1
 
-# The longest time in seconds for which the constructor and close() wait for the thread. If libvirtd hangs,
-# the agent must still start and stop.
-_FIRST_LOOK: Final = 10.0
-_LAST_LOOK: Final = 2.0
-
 _POLL_SECONDS: Final = 0.02
-
-_KIB: Final = 1024
 
 GUESTS_THREAD: Final = ThreadSpec(
     "libvirt-guests",
@@ -79,10 +64,12 @@ GUESTS_THREAD: Final = ThreadSpec(
 )
 
 
-class LibvirtDriver:
+class LibvirtDriver(PeerDriver):
     """The driver of guests that are domains of the libvirtd of this host."""
 
     name = "libvirt"
+    peer_name = "libvirtd"
+    subjects = "Domains"
 
     def __init__(
         self,
@@ -105,47 +92,29 @@ class LibvirtDriver:
             agent forgets them when this driver is closed.
         :raises DriverError: libvirt-python is missing.
         """
+        super().__init__(look_interval, lock)
         # libvirt's event thread puts the uuids of domains with an event into this queue. That thread must
         # neither call libvirt nor wait for the driver's thread.
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._connection = LibvirtConnection(uri, self._messages.put)
+        self._peer = self._connection = LibvirtConnection(uri, self._messages.put)
         self._table = DomainTable(self.name, self._connection, self._report_change)
         self._expected = ExpectedDomains(self.name, self._connection.usual_owner)
-        self._oom, self._scores = OomWatch(), OomScores()
-        self._records = ValueRecords(Path(os.devnull), "domain", True) if records is None else records
+        self._oom = OomWatch()
+        notes = ValueRecords(Path(os.devnull), "domain", True) if records is None else records
+        self._memory = DomainMemory(self._connection, self._table, notes)
         self._helpers = HelperPins(HelperFinder(state_folder))
-        self._listener: Listener | None = None
-        self._absence = ""
-        self._listed = False
-        self._look_interval = look_interval
-        self._check_lock = lock
         self._round: list[Any] = []
         """The domains with definitions that are still to be read in this round, as objects of libvirt."""
-        self._look_pause = self._next_look = 0.0
-        self._stopped = threading.Event()
-        tried = threading.Event()
-        self._thread = start_thread(GUESTS_THREAD, partial(self._run, tried))
-        # The wait makes sure that in most cases the guests are known when the constructor returns. So the
-        # agent can take the guests over at its start.
-        tried.wait(_FIRST_LOOK)
+        self._look_pause = 0.0
+        self._await_look(start_thread(GUESTS_THREAD, self._follow_peer))
+
+    def _silence_text(self) -> str:
+        return f"libvirtd at {self._connection.uri} does not answer"
+
+    def _connected_text(self) -> str:
+        return f"libvirtd at {self._connection.uri} answers"
 
     # Running guests
-
-    @property
-    def outage_reason(self) -> str:
-        """The reason why libvirtd does not answer; empty if it answers."""
-        if self._listed and self._connection.is_open:
-            return ""
-        return self._absence or f"libvirtd at {self._connection.uri} does not answer"
-
-    def outage_reasons(self) -> Mapping[str, str]:
-        """The outage reason by the name of this driver; empty if libvirtd answers."""
-        return {self.name: reason} if (reason := self.outage_reason) else {}
-
-    @property
-    def awaited_drivers(self) -> frozenset[str]:
-        """The name of this driver, if libvirtd has not answered since the agent started."""
-        return frozenset() if self._listed else frozenset({self.name})
 
     def guests(self) -> Sequence[Guest]:
         """The domains that run now.
@@ -160,10 +129,6 @@ class LibvirtDriver:
         # Processes are checked here, because the table notices ends only by events.
         return [it.guest for it in self._table.all_domains() if it.was_alive]
 
-    def listed_guests(self) -> Sequence[Guest]:
-        """The same as :meth:`guests`."""
-        return self.guests()
-
     def lost_guests(self) -> Mapping[str, str]:
         """Running domains that the driver cannot manage: a dict from the uuid to reason and remedy."""
         return self._table.lost_guests()
@@ -174,7 +139,7 @@ class LibvirtDriver:
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
         """The flavor that Nova wrote into the domain; an empty flavor for a domain of another program."""
-        with self._on_domain(self._table.find_living(guest), "is not described") as domain:
+        with self._table.on_domain(self._table.find_living(guest), "is not described") as domain:
             xml = domain.XMLDesc()
         try:
             return read_flavor(xml)
@@ -189,23 +154,6 @@ class LibvirtDriver:
     def inactive_guests(self) -> frozenset[str]:
         """The uuids of the domains that are defined and do not run."""
         return frozenset(domain.UUIDString() for domain in self._connection.inactive_domains())
-
-    def watch_guests(self, listener: Listener) -> None:
-        """Call ``listener`` for each domain that starts, ends or changes its settings from now on."""
-        self._listener = listener
-
-    def close(self) -> None:
-        """Disconnect. Domains run on."""
-        # The event is set before the message below wakes the thread, which then checks it.
-        self._stopped.set()
-        self._messages.put(None)
-        if threading.current_thread() is not self._thread:
-            # If a hung libvirtd keeps the thread in a call, close() does not wait any longer: the thread ends
-            # with the process.
-            self._thread.join(_LAST_LOOK)
-        # The list is cleared, because libvirt's objects of domains keep their connection open.
-        self._round = []
-        self._connection.close()
 
     def oom_kills(self) -> Sequence[OomKill]:
         """The OOM kills of running domains since the last call. Only domains in cgroup v2 are counted."""
@@ -224,7 +172,7 @@ class LibvirtDriver:
         with contextlib.suppress(GuestGoneError):
             known = self._table.find_living(guest)
             try:
-                with self._on_domain(known, "cannot be shut down") as domain:
+                with self._table.on_domain(known, "cannot be shut down") as domain:
                     domain.shutdown()
             # GuestGoneError is also a DriverError. It is raised again, because it must end the whole call.
             except GuestGoneError:
@@ -236,7 +184,7 @@ class LibvirtDriver:
             while known.is_alive:
                 if time.monotonic() >= deadline:
                     LOG.warning("Guest %s did not shut down within %s s, and is destroyed", guest, timeout)
-                    with self._on_domain(known, "cannot be destroyed") as domain:
+                    with self._table.on_domain(known, "cannot be destroyed") as domain:
                         domain.destroy()
                     return
                 time.sleep(_POLL_SECONDS)
@@ -249,90 +197,22 @@ class LibvirtDriver:
     def _recent_roles(self, guest: Guest) -> Mapping[int, qemu.ThreadRole]:
         return procfs.read_shared((self.name, guest.pid), _list_roles, self._table.find_recent(guest))
 
-    @contextlib.contextmanager
-    def _on_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
-        """Yield libvirt's object of the domain for some calls, and translate libvirt's errors.
-
-        :param failing: the end of the sentence "guest X ..." in the error message.
-        :raises GuestGoneError: the guest has ended, perhaps during the calls.
-        :raises DriverError: libvirt refuses a call.
-        """
-        libvirt, guest_uuid = self._connection.libvirt, known.guest.uuid
-        domain = self._connection.find_domain(guest_uuid)
-        try:
-            if domain is None:
-                raise GuestGoneError(f"guest {known.guest} has ended")
-            yield domain
-        except libvirt.libvirtError as error:
-            if not self._is_active(known):
-                raise GuestGoneError(f"guest {known.guest} has ended") from error
-            raise DriverError(f"guest {known.guest} {failing}: {error}") from error
-
-    @contextlib.contextmanager
-    def _change_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
-        """Yield libvirt's object like :meth:`_on_domain`, for calls that change the domain.
-
-        The driver refuses these calls at once during a migration, a save or a copy of disks. Otherwise
-        libvirt would refuse each call after up to 30 seconds, while all other guests wait.
-
-        :raises DriverError: such a job runs, or libvirt refuses a call.
-        """
-        with self._on_domain(known, failing) as domain:
-            if domain.jobInfo()[0] != self._connection.libvirt.VIR_DOMAIN_JOB_NONE:
-                raise DriverError(f"guest {known.guest} {failing} while libvirt migrates, saves or copies it")
-            yield domain
-
-    def _domain_tuning(self, domain: Any) -> DomainTuning:
-        return DomainTuning(self._connection.libvirt, domain, self._connection.host_cpus)
-
-    def _is_active(self, known: RunningDomain) -> bool:
-        """Whether a guest still runs. libvirt can report its end before /proc no longer shows the process."""
-        if not known.is_alive:
-            return False
-        with contextlib.suppress(DriverError, self._connection.libvirt.libvirtError):
-            domain = self._connection.find_domain(known.guest.uuid)
-            return domain is not None and bool(domain.isActive())
-        # Without an answer of libvirtd only the process counts, and it is alive.
-        return True
-
     # Inner parts: the thread
 
-    def _run(self, tried: threading.Event) -> None:
-        pause = _FIRST_PAUSE
-        while not self._stopped.is_set():
-            try:
-                if not self._connection.is_open:
-                    # The lock is checked at each connection, because another agent may have started while
-                    # there was no connection.
-                    self._check_lock()
-                    self._connection.open()
-                    # libvirtd reports no events that happened without a connection, so all domains are read
-                    # before the next event is handled.
-                    self._table.look_around(everything=True)
-                    self._next_look = time.monotonic() + self._look_interval
-                    self._listed, self._absence = True, ""
-                    pause = _FIRST_PAUSE
-                    LOG.info("libvirtd at %s answers", self._connection.uri)
-                    tried.set()
-                self._handle_next()
-            except DriverError as error:
-                # A new reason is logged once, and not again at each attempt.
-                if str(error) != self._absence:
-                    LOG.warning("Domains cannot be read, and the agent tries again: %s", error)
-                self._absence = str(error)
-                self._round = []  # Objects of domains keep their connection open.
-                self._connection.close()
-                tried.set()
-                self._stopped.wait(pause)
-                pause = min(2 * pause, _MAX_PAUSE)
-            except Exception:
-                # This is an error in the agent's code. The thread goes on, because without the thread the
-                # agent would see no start or end of a guest.
-                LOG.exception("An answer of libvirtd could not be handled")
-                self._stopped.wait(pause)
+    def _wake_thread(self) -> None:
+        self._messages.put(None)
 
-    def _handle_next(self) -> None:
-        """Handle the next event of libvirtd, or the next step of reading all definitions."""
+    def _read_all(self) -> None:
+        self._table.look_around(everything=True)
+        self._next_look = time.monotonic() + self._look_interval
+
+    def _close_peer(self) -> None:
+        # The list is cleared, because libvirt's objects of domains keep their connection open.
+        self._round = []
+        super()._close_peer()
+
+    def _handle_changes(self) -> None:
+        # One event of libvirtd, or one step of reading all definitions.
         if time.monotonic() >= self._next_look:
             self._look_on()
         pause = max(self._next_look - time.monotonic(), 0.0)
@@ -352,7 +232,7 @@ class LibvirtDriver:
             del self._round[:_LOOK_BATCH]
         else:
             self._round = self._table.look_around(everything=False)
-            self._forget_ended()
+            self._memory.forget_ended()
             # The steps are spread over the interval, so that libvirtd is never busy for long.
             steps = 1 + math.ceil(len(self._round) / _LOOK_BATCH)
             self._look_pause = max(self._look_interval / steps, _LOOK_PAUSE)
@@ -444,8 +324,8 @@ class LibvirtDriver:
         with contextlib.suppress(DriverError):
             known.pin_rest(settings)
         moved = self._helpers.move_tasks(known, settings.emulator_cpus, is_final=False)
-        with self._change_domain(known, "cannot be pinned") as domain:
-            tuning = self._domain_tuning(domain)
+        with self._table.change_domain(known, "cannot be pinned") as domain:
+            tuning = self._table.tuning_of(domain)
             tuning.pin_threads(roles, settings)
             known.pin_rest(settings)
             moved += self._helpers.move_tasks(known, settings.emulator_cpus)
@@ -469,8 +349,8 @@ class LibvirtDriver:
         """Move threads to these CPUs: each helper, and each thread for which the definition has a pin."""
         known = self._table.find_living(guest)
         host = self._connection.host_cpus
-        with self._change_domain(known, "cannot be pinned") as domain:
-            tuning = self._domain_tuning(domain)
+        with self._table.change_domain(known, "cannot be pinned") as domain:
+            tuning = self._table.tuning_of(domain)
             moved = known.move_threads(tuning, host, threads, cpus)
         return moved + self._helpers.move_tasks(known, cpus, only=threads)
 
@@ -484,8 +364,8 @@ class LibvirtDriver:
         known, host = self._table.find_living(guest), self._connection.host_cpus
         moved = known.moved_threads(host, online)
         helpers = self._helpers.read_affinity(known)
-        with self._change_domain(known, "cannot be pinned") as domain:
-            changed = known.restore_threads(self._domain_tuning(domain), host, online)
+        with self._table.change_domain(known, "cannot be pinned") as domain:
+            changed = known.restore_threads(self._table.tuning_of(domain), host, online)
         together = {tid for tid, cpus in helpers.items() if cpus in moved.values()}
         return changed + self._helpers.move_tasks(known, online, only=together)
 
@@ -528,8 +408,8 @@ class LibvirtDriver:
             shares = definition.shares if goal.weight is None else group.libvirt_shares(goal.weight)
             if has is None and shares == definition.shares:
                 return False
-            with self._change_domain(known, "does not accept CPU limits") as domain:
-                tuning = self._domain_tuning(domain)
+            with self._table.change_domain(known, "does not accept CPU limits") as domain:
+                tuning = self._table.tuning_of(domain)
                 # The definition is written first: each round compares only the running domain, and would
                 # never notice a definition that a crash left unchanged.
                 if shares is not None and shares != definition.shares:
@@ -583,8 +463,8 @@ class LibvirtDriver:
             if known.other_nodes(wanted) is None:
                 return False
             nodes = wanted or procfs.nodes_with_memory()
-            with self._change_domain(known, "cannot have its memory bound") as domain:
-                tuning = self._domain_tuning(domain)
+            with self._table.change_domain(known, "cannot have its memory bound") as domain:
+                tuning = self._table.tuning_of(domain)
                 try:
                     tuning.bind_memory(known.binding, nodes)
                 except self._connection.libvirt.libvirtError as error:
@@ -609,21 +489,8 @@ class LibvirtDriver:
         return {}
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
-        """The ``oom_score_adj`` of the QEMU process and the soft limit, if they differ from ``wanted``.
-
-        Values that another program has set in the definition or for the process do not count as differences.
-        The field ``high`` has the soft limit.
-        """
-        known = self._table.find_living(guest)
-        score = self._scores.without_refused(guest, MemoryLimits(oom_score_adj=wanted.oom_score_adj))
-        others = memory_limits.differing_limits(None, [guest.pid], score, self._own_limits(known))
-        has = memory_limits.present_limits(None, [guest.pid], score)
-        live, defined = _soft_limit_differs(known, wanted)
-        if not (others or live or defined):
-            return None
-        limit = known.soft_limit if live else known.definition.soft_limit
-        high = UNLIMITED if limit is None else limit * _KIB
-        return replace(has, high=high if live or defined else None)
+        """The limits that differ from ``wanted``; see :meth:`DomainMemory.memory_limits`."""
+        return self._memory.memory_limits(guest, wanted)
 
     def memory_missing(self, guest: Guest, wanted: MemoryLimits) -> Sequence[str]:
         """Always empty, because the limits that no domain has are documented."""
@@ -631,80 +498,8 @@ class LibvirtDriver:
         return ()
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
-        """Write ``oom_score_adj`` of the QEMU process and the soft limit if they differ from ``wanted``."""
-        if self.memory_limits(guest, wanted) is None:
-            return False
-        score = self._scores.without_refused(guest, wanted)
-        try:
-            if score.oom_score_adj is not None:
-                self._set_score(self._table.find_living(guest), score, score.oom_score_adj)
-        except OSError as error:
-            raise DriverError(f"the memory of guest {guest} cannot be limited: {error}") from error
-        self._set_soft_limit(guest, wanted)
-        return True
-
-    def _set_score(self, known: RunningDomain, wanted: MemoryLimits, score: int) -> None:
-        """Write the ``oom_score_adj`` of the QEMU process where it differs from the wanted score.
-
-        :raises OSError: the score cannot be written, or the agent cannot store that the score is its own.
-        """
-        guest = known.guest
-        if not memory_limits.differing_limits(None, [guest.pid], wanted, self._own_limits(known)):
-            return
-        with self._table.changing:
-            # The record is saved before the score is written. After a crash between the two, the next agent
-            # still knows the score as its own.
-            record = self._record_of(known)
-            self._records.save(replace(record, scored=True))
-            self._scores.write(guest, [guest.pid], score)
-            if score == 0:
-                self._records.save(replace(record, scored=False))
-
-    def _own_limits(self, known: RunningDomain) -> frozenset[str]:
-        return frozenset({memory_limits.OOM_SCORE} if self._record_of(known).scored else ())
-
-    def _record_of(self, known: RunningDomain) -> ValueRecord:
-        return self._records.record_of(known.guest.uuid, known.guest.name, _run_text(known.process.identity))
-
-    def _forget_ended(self) -> None:
-        """Remove the records of runs that have ended; log a warning if one cannot be removed."""
-        with self._table.changing:
-            for record in self._records.all_records():
-                pid = record.run.partition(" ")[0]
-                main = procfs.identify_process(int(pid)) if pid.isdecimal() else None
-                if main is not None and _run_text(main) == record.run:
-                    continue
-                try:
-                    self._records.save(replace(record, scored=False))
-                except OSError as error:
-                    LOG.warning("The record of domain %s, which has ended, stays: %s", record.name, error)
-
-    def _set_soft_limit(self, guest: Guest, wanted: MemoryLimits) -> None:
-        """Set the soft limit of the running domain and its definition if it differs from ``wanted``.
-
-        The agent first notes in the definition that the limit is its own. A refusal of libvirt is logged.
-        """
-        with self._table.changing:
-            known = self._table.find_living(guest)
-            live, defined = _soft_limit_differs(known, wanted)
-            if not live and not defined:
-                return
-            kib = _soft_limit_kib(wanted)
-            with self._change_domain(known, "does not accept limits of memory") as domain:
-                tuning = self._domain_tuning(domain)
-                try:
-                    known.note_definition(tuning.note_items(known.definition, {SOFT_LIMIT}))
-                    if live:
-                        tuning.set_soft_limit(kib, persistent=False)
-                        known.soft_limit = kib
-                    if defined:
-                        tuning.set_soft_limit(kib, persistent=True)
-                        known.note_definition(replace(known.definition, soft_limit=kib))
-                except self._connection.libvirt.libvirtError as error:
-                    if not self._connection.is_refusal(domain, error):
-                        raise
-                    known.refused_soft_limit = str(error)
-                    LOG.warning("The memory of guest %s cannot be limited: %s", guest, error)
+        """Set the limits that differ from ``wanted``; see :meth:`DomainMemory.limit_memory`."""
+        return self._memory.limit_memory(guest, wanted)
 
     # Block I/O
 
@@ -730,8 +525,8 @@ class LibvirtDriver:
             live, defined = _blockio_todo(known, wanted)
             if not live and not defined:
                 return False
-            with self._change_domain(known, "does not accept limits of block I/O") as domain:
-                tuning = self._domain_tuning(domain)
+            with self._table.change_domain(known, "does not accept limits of block I/O") as domain:
+                tuning = self._table.tuning_of(domain)
                 try:
                     known.note_definition(tuning.note_items(known.definition, {*live, *defined}))
                     tuning.set_blockio(live, persistent=False)
@@ -763,11 +558,6 @@ def _list_roles(known: RunningDomain) -> Mapping[int, qemu.ThreadRole]:
     return threads
 
 
-def _run_text(main: procfs.ProcessIdentity) -> str:
-    """The run of a domain in its record."""
-    return f"{main.pid} {main.start_time}"
-
-
 def _blockio_todo(
     known: RunningDomain, wanted: BlockIo | None
 ) -> tuple[dict[str, domain_definition.Item], dict[str, domain_definition.Item]]:
@@ -782,21 +572,3 @@ def _blockio_todo(
     theirs = definition.blockio.values.keys() - definition.own_items
     live = {item: value for item, value in live.items() if item not in theirs}
     return live, domain_definition.items_to_set(definition.blockio, wanted, definition.own_items)
-
-
-def _soft_limit_kib(wanted: MemoryLimits) -> int | None:
-    return None if wanted.high is None or wanted.high >= UNLIMITED else wanted.high // _KIB
-
-
-def _soft_limit_differs(known: RunningDomain, wanted: MemoryLimits) -> tuple[bool, bool]:
-    """Whether to set the soft limit of the running domain, and whether to set the one in its definition."""
-    definition = known.definition
-    if wanted.high is None or known.refused_soft_limit:
-        return False, False
-    kib, own = _soft_limit_kib(wanted), SOFT_LIMIT in definition.own_items
-    if definition.soft_limit is not None and not own:
-        # A limit of another program in the definition stays on the running domain, too.
-        return False, False
-    live = known.soft_limit != kib and (own or known.soft_limit is None)
-    defined = definition.soft_limit != kib and (own or definition.soft_limit is None)
-    return live, defined and definition.persistent

@@ -27,7 +27,7 @@ from compute_agent.drivers.memory_limits import OomScores
 from compute_agent.drivers.processes import guest_cgroup, launch
 from compute_agent.drivers.processes.process_table import ProcessTable
 from compute_agent.drivers.processes.records import DRIVER, ProcessRecord, RecordStore
-from compute_agent.drivers.undivided import UndividedThreads
+from compute_agent.drivers.undivided import UndividedThreads, undivided_cpus
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
@@ -312,25 +312,11 @@ class ProcessDriver(UndividedThreads):
         """The driver itself, because the agent starts process guests."""
         return self
 
-    @property
-    def flavor_source(self) -> None:
-        """Always None: processes have no flavors."""
-        return
-
-    @property
-    def expecting_driver(self) -> None:
-        """Always None: the agent starts the guest itself, so no announcement is needed."""
-        return
-
     # CPUs
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
         """The pids of the main process and all its descendants."""
         return procfs.descendants_of(guest.pid)
-
-    def usage_group(self, guest: Guest) -> str:
-        """The folder of the guest's own group; empty if the guest has no own group."""
-        return guest.cgroup
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
         """The ids of all threads of the guest's processes at this moment."""
@@ -352,7 +338,7 @@ class ProcessDriver(UndividedThreads):
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The present affinity of each thread with other pins than ``settings`` say, by thread id."""
-        wanted = _process_cpus(settings)
+        wanted = undivided_cpus(settings)
         threads, left_group = self._recent_list(guest)
         found = procfs.misplaced_threads(frozenset().union(*threads.values()), wanted)
         # A main process outside of its group is reported as misplaced, so that apply_cpu_settings() moves it
@@ -377,7 +363,7 @@ class ProcessDriver(UndividedThreads):
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Pin all threads of the guest and read the pins back; return how many threads changed."""
-        wanted = _process_cpus(settings)
+        wanted = undivided_cpus(settings)
         changed = 0
         record = self._table.running_record(guest.uuid)
         try:
@@ -429,10 +415,6 @@ class ProcessDriver(UndividedThreads):
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
         """The NUMA nodes of the guest's group if they differ from ``wanted``, otherwise None."""
         return guest_cgroup.other_nodes(self._group_of(guest), wanted)
-
-    def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
-        """Return False always: the agent keeps the guest from running until its memory is bound."""
-        return False
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Write the NUMA nodes of the guest's group if they differ from ``wanted``, and read them back.
@@ -593,9 +575,3 @@ def _own_limits(record: ProcessRecord) -> frozenset[str]:
     # The score of a started guest comes from no other program: the guest inherits the score that the agent's
     # unit sets.
     return own if record.adopted else own | {memory_limits.OOM_SCORE}
-
-
-def _process_cpus(settings: CpuSettings) -> frozenset[int]:
-    """The CPUs for all threads of a process, which has no guest CPUs."""
-    # A confined guest can have emulator CPUs only.
-    return settings.cpus or settings.emulator_cpus

@@ -13,11 +13,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from compute_agent.drivers.base import CpuLimits, MemoryLimits
-from compute_agent.drivers.foreign.driver import ForeignDriver, PeerHint
+from compute_agent.drivers.foreign.driver import ForeignDriver
 from compute_agent.drivers.foreign.editor import HostFolders
 from compute_agent.drivers.foreign.kernel_values import FILES
 from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.foreign.values import IO_WEIGHT, LATENCY, OOM_GROUP, RATES
+from compute_agent.drivers.peer import PeerHint
 from compute_agent.drivers.systemd.bus import BusOpener
 from compute_agent.drivers.systemd.editor import UnitEditor
 from compute_agent.drivers.systemd.manager import SystemdManager

@@ -38,7 +38,7 @@ from compute_agent.drivers.foreign.values import (
 )
 from compute_agent.drivers.systemd.bus import BusError
 from compute_agent.drivers.systemd.manager import SystemdManager, is_unknown_unit
-from compute_agent.drivers.systemd.unit_properties import (
+from compute_agent.drivers.systemd.unit_state import (
     DEVICE_PROPERTIES,
     DevicePaths,
     decode_values,

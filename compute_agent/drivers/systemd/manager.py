@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from compute_agent.drivers.foreign.driver import PeerHint
 from compute_agent.drivers.foreign.values import Values
+from compute_agent.drivers.peer import PeerHint
 from compute_agent.drivers.systemd.bus import (
     BUS_NAME,
     BUS_PATH,
@@ -21,8 +21,14 @@ from compute_agent.drivers.systemd.bus import (
     BusOpener,
     BusSignal,
 )
-from compute_agent.drivers.systemd.unit_properties import DevicePaths, encode_value
-from compute_agent.drivers.systemd.unit_state import KINDS, unit_kind, unit_of_path, unit_path
+from compute_agent.drivers.systemd.unit_state import (
+    KINDS,
+    DevicePaths,
+    encode_value,
+    unit_kind,
+    unit_of_path,
+    unit_path,
+)
 from compute_agent.model.messages import DriverError
 
 LOG = logging.getLogger(__name__)

@@ -28,14 +28,16 @@ from compute_agent.throttling.watermarks.metrics import (
     Sorter,
     WatermarkMetric,
 )
-from compute_agent.throttling.watermarks.schedule import (
+from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.thresholds import (
+    THRESHOLD,
+    WatermarkThreshold,
     WeekMoment,
     WeekPeriod,
     parse_period,
+    parse_threshold,
     week_bounds,
 )
-from compute_agent.throttling.watermarks.state import WatermarkState
-from compute_agent.throttling.watermarks.thresholds import THRESHOLD, WatermarkThreshold, parse_threshold
 from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 
 # The pattern matches only the last word, because the period before the amount can end in a digit, too.

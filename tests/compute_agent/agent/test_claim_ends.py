@@ -12,11 +12,10 @@ from compute_agent.agent.release import ReleaseOptions, open_release
 from compute_agent.drivers import factory
 from compute_agent.loops.note_files import ENDS_FILE
 from compute_agent.report.claim_ends import (
+    END_NOTES,
     EndNote,
     OnEnd,
     TimedClaim,
-    dump_notes,
-    parse_notes,
     time_text,
 )
 from tests.compute_agent.agent.running import RunningAgent
@@ -104,7 +103,7 @@ def start(rig, kind, seconds=HOUR, on_end="evict"):
 
 def notes(rig):
     path = rig.ini.parent / "state" / ENDS_FILE
-    return parse_notes(path.read_bytes()) if path.exists() else {}
+    return END_NOTES.parse(path.read_bytes()) if path.exists() else {}
 
 
 def events(rig, kind="claim"):
@@ -174,7 +173,7 @@ def test_a_claim_that_ends_while_no_agent_runs_evicts_its_guest(
     end = claim(rig, 2, generation=1)
     # The agent would have read this end just before it ended.
     known = EndNote(UUID, "web", TimedClaim(2, end, OnEnd.EVICT))
-    (rig.ini.parent / "state" / ENDS_FILE).write_bytes(dump_notes([known]))
+    (rig.ini.parent / "state" / ENDS_FILE).write_bytes(END_NOTES.dump([known]))
     rig.wait_for(lambda: not rig.client.get_allocations(UUID).resources)
     if is_claimed_again:
         rig.claim(UUID, PCPU=1)
@@ -206,7 +205,7 @@ def test_an_agent_that_claims_does_not_claim_for_a_guest_that_has_to_leave(start
     rig.agent.stop()
     end = claim(rig, 2, uuid=kind.uuid, generation=1)
     known = EndNote(kind.uuid, kind.name, TimedClaim(2, end, OnEnd.EVICT))
-    (rig.ini.parent / "state" / ENDS_FILE).write_bytes(dump_notes([known]))
+    (rig.ini.parent / "state" / ENDS_FILE).write_bytes(END_NOTES.dump([known]))
     rig.wait_for(lambda: not rig.client.get_allocations(kind.uuid).resources)
     rig.start_again()
     rig.wait_for(lambda: not kind.is_running())

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from compute_agent.agent.classification_check import check_guests, input_document
+from compute_agent.agent.guest_settings import check_guests, input_document
 from compute_agent.classification.resolution import AllowedSettings, ClassificationPolicy
 from compute_agent.classification.rules import make_rule
 from compute_agent.model.guest import GuestIdentity

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from compute_agent.agent import configured_host
+from compute_agent.agent import configured_controllers
 from compute_agent.drivers import factory
 from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.report.answers import ConflictError
@@ -54,7 +54,7 @@ def sections():
 def rig(write_host, client, files, kind, options, sections, tmp_path, monkeypatch):
     """An agent on a host with frequencies and a fake resctrl, with CPU 0 dedicated and CPU 1 shared."""
     xeon(tmp_path / "host", cpus=2)
-    monkeypatch.setattr(configured_host, "KernelFiles", KernelFiles)
+    monkeypatch.setattr(configured_controllers, "KernelFiles", KernelFiles)
 
     def write():
         guests = f"drivers = {kind.option}, process\nreconcile_interval = 0.3\nstop_timeout = 1\n{options}"

@@ -12,7 +12,7 @@ from compute_agent.loops import guest_claims, note_files
 from compute_agent.loops.note_files import CLAIMS_FILE
 from compute_agent.report.answers import ConcurrentUpdateError, PlacementError, UnavailableError
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.guest_claims import parse_notes
+from compute_agent.report.guest_claims import CLAIM_NOTES
 from tests.compute_agent.agent.running import RunningAgent
 
 pytest.importorskip("jeepney", reason="needs jeepney, of the extra systemd")
@@ -236,7 +236,7 @@ class TestRoom:
         assert held(rig, kind.uuid) == [{"VCPU": 1}]
 
         def noted():
-            (note,) = parse_notes((tmp_path / "state" / CLAIMS_FILE).read_bytes()).values()
+            (note,) = CLAIM_NOTES.parse((tmp_path / "state" / CLAIMS_FILE).read_bytes()).values()
             return note.amounts, note.former
 
         # During an attempt, the note has the wanted amounts, too.
@@ -445,7 +445,7 @@ class TestFailures:
         (tmp_path / "state" / CLAIMS_FILE).write_bytes(killed[0])
         rig.start_again()
         rig.wait_for(lambda: held(rig, kind.uuid) == [{"PCPU": 1, "MEMORY_MB": 64}])
-        (note,) = parse_notes((tmp_path / "state" / CLAIMS_FILE).read_bytes()).values()
+        (note,) = CLAIM_NOTES.parse((tmp_path / "state" / CLAIMS_FILE).read_bytes()).values()
         assert note.amounts == {"PCPU": 1, "MEMORY_MB": 64}
 
     def test_a_change_at_the_same_time_as_another_program_is_made_later(self, start_agent, kind, monkeypatch):
@@ -549,7 +549,7 @@ class TestFailures:
             with open_release(rig.load_conf(), options, 10.0) as release:
                 assert [one.outcome for one in release.carry_out() if one.kind == "claim"] == [outcome]
             assert bool(held(rig, kind.uuid)) is (outcome != "given back")
-        assert parse_notes((tmp_path / "state" / CLAIMS_FILE).read_bytes()) == {}
+        assert CLAIM_NOTES.parse((tmp_path / "state" / CLAIMS_FILE).read_bytes()) == {}
         rig.start_again()
 
     def test_a_release_keeps_a_claim_that_another_program_has_changed(self, rig, kind):

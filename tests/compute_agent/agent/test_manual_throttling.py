@@ -9,10 +9,9 @@ from compute_agent.agent.manual_throttling import OWNER, ManualThrottling
 from compute_agent.agent.protocol import RequestError
 from compute_agent.events.event import EventRecorder
 from compute_agent.loops import note_files
-from compute_agent.loops.note_files import EVICTIONS_FILE, EvictionStore
+from compute_agent.loops.note_files import EVICTION_NOTES, EVICTIONS_FILE, EvictionStore
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
-from compute_agent.report.eviction_notes import parse_notes
 from compute_agent.throttling.evictions import EvictionInterruptedError
 from tests.compute_agent.builders import build_guest
 from tests.waits import wait_for
@@ -48,7 +47,7 @@ class ThrottledHost:
         self.start_agent()
 
     def noted(self):
-        return parse_notes((self.folder / EVICTIONS_FILE).read_bytes()).keys()
+        return EVICTION_NOTES.parse((self.folder / EVICTIONS_FILE).read_bytes()).keys()
 
     def set_limit(self, owner, guest, knob, limit):
         if self.failure:

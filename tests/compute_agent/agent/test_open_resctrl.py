@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from compute_agent.agent.configured_host import build_controllers, open_stores
+from compute_agent.agent.configured_controllers import build_controllers, open_stores
 from compute_agent.agent.host_access import offered_platform, open_resctrl, resctrl_signature
 from compute_agent.classes.guest_classes import DEFAULT_CLASSES
 from compute_agent.model.cpuset import FormerValues

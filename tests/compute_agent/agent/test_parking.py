@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.agent import configured_host
+from compute_agent.agent import configured_controllers
 from compute_agent.agent.host_access import STATE_FILE
 from compute_agent.agent.release import releasing_controllers
 from compute_agent.pipeline.state import StateFile
@@ -50,7 +50,7 @@ def rig(two_cpus, write_ini, client, tmp_path, monkeypatch):
     (root / NODE / "cpulist").write_text("0-1\n")
     (root / NODE / "meminfo").write_text("Node 0 MemTotal: 8388608 kB\n")
     (root / "proc/meminfo").write_text("MemTotal: 8388608 kB\n")
-    monkeypatch.setattr(configured_host, "KernelFiles", KernelFiles)
+    monkeypatch.setattr(configured_controllers, "KernelFiles", KernelFiles)
     rig = ParkingAgent(write_ini, client, root, "park = offline\npark_after = 0")
     yield rig
     rig.close()

@@ -17,7 +17,7 @@ from compute_agent.agent.protocol import RequestError
 from compute_agent.agent.reload import host_signature
 from compute_agent.agent.service import HostAgent
 from compute_agent.events.store import read_events
-from compute_agent.locks import LockedError
+from compute_agent.files import LockedError
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.events import ReconcileGuests
 from tests.compute_agent.agent import running

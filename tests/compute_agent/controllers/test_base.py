@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent import controllers
-from compute_agent.agent.configured_host import ControllerSettings, ControllerStores, make_controllers
+from compute_agent.agent.configured_controllers import ControllerSettings, ControllerStores, make_controllers
 from compute_agent.controllers.base import GuestController, GuestTarget, KernelController, find_controller
 from compute_agent.controllers.isolation import IsolationController
 from compute_agent.model.guest import Guest

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.controllers.base import GuestTarget
-from compute_agent.controllers.emulator import EmulatorController, EmulatorSettings
-from compute_agent.isolation.emulator import EmulatorCpus
+from compute_agent.controllers.emulator import EmulatorController, EmulatorCpus, EmulatorSettings
 from compute_agent.model.guest import CpuAssignment, PlacementConstraints
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.classes.guest_classes import parse_classes
-from compute_agent.fleet import kept, signature
+from compute_agent.files import LockedError
+from compute_agent.fleet import configuration, signature
 from compute_agent.fleet.adoption import starting_with_fleet
-from compute_agent.fleet.revision import MAX_BYTES, FleetError, FleetRevision
-from compute_agent.fleet.rules import refusal_reason
-from compute_agent.locks import LockedError
+from compute_agent.fleet.revision import MAX_BYTES, FleetError, FleetRevision, refusal_reason
 from compute_agent.model.messages import ConfigError
 from tests.compute_agent.fleet.fleets import KEY, PUBLIC, FleetHost, signed
 
@@ -199,7 +198,7 @@ def test_a_disk_that_is_full_leaves_all_as_it_was(host, monkeypatch):
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    for module, name in ((kept, "write_durably"), (kept.os, "replace")):
+    for module, name in ((configuration, "write_durably"), (configuration.os, "replace")):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, full)
             with pytest.raises(FleetError, match="No space left"):
@@ -218,7 +217,7 @@ def start(host, check=lambda options: None, fails=None):
 def test_a_kept_revision_counts_only_if_it_is_signed_and_owned_by_the_agent(host):
     host.offer(signed(3))
     host.follow()
-    path = host.state / kept.KEPT
+    path = host.state / configuration.KEPT_FILE
     path.write_bytes(path.read_bytes().replace(b"= 4\n", b"= 8\n"))
     with pytest.raises(ConfigError, match="has signed this content"):
         host.conf()

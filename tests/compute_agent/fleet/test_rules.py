@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.fleet.rules import IN_DEFAULT, OPTIONS, SECTIONS, forbidden_options
+from compute_agent.fleet.revision import FORBIDDEN_OPTIONS, FORBIDDEN_SECTIONS, IN_DEFAULT, forbidden_options
 from tests.compute_agent.builders import load_options
 
 PATHLIKE = (
@@ -29,9 +29,9 @@ def is_forbidden(section: str, option: str) -> bool:
 def test_listed_sections_and_options_exist():
     known = {(section, option.dest) for section, some in agent_conf.list_opts() for option in some}
     assert {
-        (f"{section}NAME" if section.endswith(":") else section, name) for section, name in OPTIONS
+        (f"{section}NAME" if section.endswith(":") else section, name) for section, name in FORBIDDEN_OPTIONS
     } <= known
-    assert set(SECTIONS) <= {section for section, _ in known}
+    assert set(FORBIDDEN_SECTIONS) <= {section for section, _ in known}
     assert {("DEFAULT", name) for name in IN_DEFAULT - {"debug"}} <= known
 
 

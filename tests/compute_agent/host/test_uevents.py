@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from compute_agent.host.uevents import PciEvents, is_pci_event
+from compute_agent.host.pci_devices import PciEvents, is_pci_event
 
 REMOVED = (
     b"remove@/devices/pci0000:80/0000:81:00.0\0ACTION=remove\0SUBSYSTEM=pci\0PCI_SLOT_NAME=0000:81:00.0\0"

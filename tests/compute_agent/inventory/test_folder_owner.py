@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.inventory.folder_owner import (
+from compute_agent.inventory.host_identity import (
     HOST_FILE,
     HostIdentity,
+    IdentityError,
     check_owner,
     keep_owner,
     read_identity,
 )
-from compute_agent.inventory.provider_tree import IdentityError
 
 ONE, OTHER = "1" * 32, "2" * 32
 

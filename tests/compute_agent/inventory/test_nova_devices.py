@@ -7,8 +7,12 @@ from oslo_config import cfg
 
 from compute_agent.agent.configured_host import build_host_state
 from compute_agent.host.pci_devices import PciDevice
-from compute_agent.inventory.device_spec import parse_device_specs
-from compute_agent.inventory.nova_devices import NovaDevices, read_nova_devices, without_novas
+from compute_agent.inventory.device_spec import (
+    NovaDevices,
+    parse_device_specs,
+    read_nova_devices,
+    without_novas,
+)
 from tests.compute_agent.agent.cache_agent import host_tree
 from tests.compute_agent.host.pci_trees import FakeDevice, make_pci_tree
 

@@ -22,9 +22,8 @@ from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.policy import POLICIES
 from compute_agent.throttling.arbiter import LimitArbiter
 from compute_agent.throttling.evictions import GuestEvictions, GuestEvictor
-from compute_agent.throttling.executor import ThrottleExecutor
+from compute_agent.throttling.executor import MemoryReclaimer, ThrottleExecutor
 from compute_agent.throttling.levers import CPU_QUOTA
-from compute_agent.throttling.reclaims import MemoryReclaimer
 from compute_agent.throttling.settings import read_settings
 from compute_agent.throttling.state_file import ThrottlingFile, look_up_state
 from compute_agent.throttling.telemetry import ThrottleTelemetry
@@ -35,7 +34,7 @@ from compute_agent.throttling.watermarks.metrics import (
     WatermarkMetric,
     host_usage,
 )
-from compute_agent.throttling.watermarks.schedule import WeekMoment
+from compute_agent.throttling.watermarks.thresholds import WeekMoment
 from tests.compute_agent.builders import has_thread, load_text
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine

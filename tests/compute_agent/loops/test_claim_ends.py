@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from compute_agent.events.event import EventKind, EventRecorder
-from compute_agent.loops import claim_ends, note_files
+from compute_agent.loops import claim_ends, end_reader, note_files
 from compute_agent.loops.claim_ends import ClaimEnds, EvictionWithdrawnError
 from compute_agent.loops.guest_claims import GuestClaims
 from compute_agent.loops.note_files import ENDS_FILE, ClaimStore, EndStore
 from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.pipeline.events import AllocationsRead, GuestStopped
 from compute_agent.report.answers import NotFoundError, PlacementError, UnavailableError
-from compute_agent.report.claim_ends import OnEnd, TimedClaim, TimedClaimList, parse_notes
+from compute_agent.report.claim_ends import END_NOTES, OnEnd, TimedClaim, TimedClaimList
 from compute_agent.throttling.evictions import EvictionFailedError
 from tests.compute_agent.builders import CalledPipeline, make_pipeline
 from tests.compute_agent.pipeline.fake_host import HOST_STATE, FakeHost
@@ -590,7 +590,7 @@ class TestTurns:
         assert not leaving.ends.is_needed()
         # The other host's note stays beside those of this host.
         leaving.report()
-        notes = parse_notes((leaving.folder / ENDS_FILE).read_bytes())
+        notes = END_NOTES.parse((leaving.folder / ENDS_FILE).read_bytes())
         assert {one.machine for one in notes.values()} == {"b"}
         leaving.placement.claims.clear()
         leaving.report()
@@ -719,7 +719,7 @@ class TestRestarts:
         assert host.evictor.begun == [WEB]
         monkeypatch.undo()
         host.report()
-        assert parse_notes((host.folder / ENDS_FILE).read_bytes())[WEB].claim.generation == 2
+        assert END_NOTES.parse((host.folder / ENDS_FILE).read_bytes())[WEB].claim.generation == 2
 
     def test_the_notes_of_guests_that_have_left_go(self, host):
         host.claim(100)
@@ -727,9 +727,9 @@ class TestRestarts:
         host.handle_end()
         host.placement.claims.clear()
         host.report()
-        assert parse_notes((host.folder / ENDS_FILE).read_bytes()).keys() == {WEB}
+        assert END_NOTES.parse((host.folder / ENDS_FILE).read_bytes()).keys() == {WEB}
         host.report()
-        assert parse_notes((host.folder / ENDS_FILE).read_bytes()) == {}
+        assert END_NOTES.parse((host.folder / ENDS_FILE).read_bytes()) == {}
         assert not host.ends.is_needed()
 
     def test_the_notes_stay_until_the_running_guests_are_known(self, host, monkeypatch):
@@ -740,7 +740,7 @@ class TestRestarts:
         monkeypatch.setattr(CalledPipeline, "has_taken_over", False)
         for _ in range(3):
             host.report()
-        assert parse_notes((host.folder / ENDS_FILE).read_bytes()).keys() == {WEB}
+        assert END_NOTES.parse((host.folder / ENDS_FILE).read_bytes()).keys() == {WEB}
 
 
 class TestServices:
@@ -837,7 +837,7 @@ def test_histories_evict_no_guest_early_and_each_guest_in_time(tmp_path_factory,
     """
     with (
         # A claim of a guest that is known already is otherwise found after minutes.
-        mock.patch.object(claim_ends, "_LIST_SECONDS", 0.0),
+        mock.patch.object(end_reader, "_LIST_SECONDS", 0.0),
         mock.patch.object(note_files, "write_durably", lambda path, content: path.write_bytes(content)),
     ):
         check_history(EndingHost(tmp_path_factory.mktemp("ends")), steps)

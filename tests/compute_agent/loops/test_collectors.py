@@ -18,6 +18,7 @@ from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNod
 from compute_agent.loops.collectors import HANGING_SECONDS, CollectorLoops, with_kept
 from compute_agent.model.messages import ConfigError
 from compute_agent.reclaim.collectors import (
+    CLASSES_FORMAT,
     MAX_MEASUREMENTS,
     MAX_VALID_SECONDS,
     ClassMeasurement,
@@ -25,9 +26,7 @@ from compute_agent.reclaim.collectors import (
     CollectedClasses,
     check_collectors,
     check_measurement,
-    dump,
     installed_collectors,
-    parse,
 )
 from tests.waits import wait_for
 
@@ -289,7 +288,7 @@ def test_a_collector_that_is_not_installed_is_refused():
 )
 def test_other_content_of_the_file_is_refused(content):
     with pytest.raises(ValueError, match=r"."):
-        parse(content)
+        CLASSES_FORMAT.parse(content)
 
 
 numbers = st.floats() | st.integers() | st.sampled_from([0.0, 50.0, 3.6e9, 3.6e9 + 500])
@@ -309,6 +308,8 @@ def test_offers_never_exceed_the_reports_and_the_inventory(steps):
         assert 0 <= collected.offered_amount(now) <= max(0.0, min(least, 90))
         assert collected.valid_until <= max(now + MAX_VALID_SECONDS, collected.valid_until)
         assert collected.offered_amount(now + MAX_VALID_SECONDS + 1) == 0
-        again = parse(dump({"c": CollectedClasses(frozenset({LICENCE}), {(LICENCE, "n"): collected})}))
+        again = CLASSES_FORMAT.parse(
+            CLASSES_FORMAT.dump({"c": CollectedClasses(frozenset({LICENCE}), {(LICENCE, "n"): collected})})
+        )
         kept = again["c"].collected[LICENCE, "n"]
         assert replace(kept, offer=collected.offer) == collected

@@ -4,11 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from compute_agent.inventory.attributes import is_ours
-from compute_agent.inventory.neighbours import CacheLoad, GuestLoad, RequestedLimit, neighbour_attributes
+from compute_agent.inventory.attributes import (
+    CacheLoad,
+    GuestLoad,
+    RequestedLimit,
+    is_ours,
+    neighbour_attributes,
+)
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.loops.base import ConfigurationInForce
-from compute_agent.loops.neighbours import NeighbourReporter, limits_of_guests
+from compute_agent.loops.host_attributes import NeighbourReporter, limits_of_guests
 from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.readings import MonitorTarget

@@ -15,8 +15,7 @@ from compute_agent.events.event import EventRecorder
 from compute_agent.inventory.attributes import BROKEN_PROMISES, is_ours
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.loops.base import ConfigurationInForce
-from compute_agent.loops.promises import PromiseWatch
-from compute_agent.loops.verification import PromiseVerifier, make_promises, read_caches
+from compute_agent.loops.promises import PromiseVerifier, PromiseWatch, make_promises, read_caches
 from compute_agent.model.guest_settings import IsolationLevel
 from compute_agent.model.resource import CACHE_WAYS, MEMORY_BANDWIDTH, CoreScope, ThrottleControl
 from compute_agent.promises.verdict import (

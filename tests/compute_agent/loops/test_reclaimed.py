@@ -12,7 +12,7 @@ from compute_agent.loops.reclaimed import oversold_capacity
 from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.pipeline.events import GuestStopped
 from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
-from compute_agent.reclaim.offers import CapacityOffer, ZoneState, dump
+from compute_agent.reclaim.offers import ZONES_FORMAT, CapacityOffer, ZoneState
 from compute_agent.throttling.watermarks.expressions import parse_expression
 from compute_agent.usage.rounds import OversoldCapacity
 from tests.compute_agent.loops.reclaiming import NODE, TREE, ZONE, ReclaimingHost
@@ -31,7 +31,9 @@ def learnt(rig):
     for _ in range(25 * 60):
         rig.now += 60
         history = history.with_reading(ZoneReading(rig.now, 1.5, {"a": 1.0, SYSTEM: 0.5}), 80)
-    (rig.folder / "capacity.json").write_bytes(dump({ZONE.uuid: ZoneState(history, CapacityOffer())}))
+    (rig.folder / "capacity.json").write_bytes(
+        ZONES_FORMAT.dump({ZONE.uuid: ZoneState(history, CapacityOffer())})
+    )
     rig.new_loop()
     rig.minutes(120, a=1.0)
     return rig

@@ -10,7 +10,7 @@ from compute_agent.inventory.derive import BESIDE, InventorySettings, derive_pro
 from compute_agent.model.resource import RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.pipeline.events import HostStateChanged
 from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
-from compute_agent.reclaim.offers import MEMORY_FILE, CapacityOffer, ZoneState, dump
+from compute_agent.reclaim.offers import MEMORY_FILE, ZONES_FORMAT, CapacityOffer, ZoneState
 from tests.compute_agent.builders import find_view
 from tests.compute_agent.loops.reclaiming import NODE, SETS, TOPOLOGY, ZONE, ReclaimingHost
 
@@ -36,7 +36,9 @@ class MemoryReclaimingHost(ReclaimingHost):
             self.now += 60
             uses = {"a": float(of_guest), SYSTEM: 1000.0}
             history = history.with_reading(ZoneReading(self.now, sum(uses.values()), uses), 85)
-        (folder / MEMORY_FILE).write_bytes(dump({ZONE.uuid: ZoneState(history, CapacityOffer())}))
+        (folder / MEMORY_FILE).write_bytes(
+            ZONES_FORMAT.dump({ZONE.uuid: ZoneState(history, CapacityOffer())})
+        )
         self.run("a", {NODE.uuid: {"VCPU": 2, "MEMORY_MB": 2048}})
         self.new_loop()
 

@@ -20,8 +20,8 @@ from compute_agent.throttling.watermarks.metrics import (
     WatermarkMetric,
     host_usage,
 )
-from compute_agent.throttling.watermarks.schedule import WeekMoment
 from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
+from compute_agent.throttling.watermarks.thresholds import WeekMoment
 from compute_agent.usage.snapshot import MetricSeries
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.loops.overload import LINES, NODE, QUOTA, Overload

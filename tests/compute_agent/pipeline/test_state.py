@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent import files
-from compute_agent.files import UnsafeFileError
-from compute_agent.locks import LockedError
+from compute_agent.files import LockedError, UnsafeFileError
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.pipeline.state import AgentState, SavedGuest, StateFile, dump, lock_state_folder, parse

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from compute_agent.reclaim.offers import (
     DAY_SECONDS,
     MAX_STEP_SECONDS,
+    ZONES_FORMAT,
     HeldBackShare,
     ZoneState,
-    dump,
     missing_cpus,
-    parse,
 )
 
 START = 3.6e9
@@ -58,10 +57,10 @@ def test_a_jump_of_the_clock_or_a_stopped_agent_does_not_shorten_the_day(steps):
 
 def test_a_breach_is_kept_and_older_files_have_none():
     states = {"z": ZoneState(breach=HeldBackShare(2.0, 3, 3600.0, START))}
-    assert parse(dump(states)) == states
-    document = json.loads(dump(states))
+    assert ZONES_FORMAT.parse(ZONES_FORMAT.dump(states)) == states
+    document = json.loads(ZONES_FORMAT.dump(states))
     del document["zones"]["z"]["breach"]
-    assert parse(json.dumps(document).encode()) == {"z": ZoneState()}
+    assert ZONES_FORMAT.parse(json.dumps(document).encode()) == {"z": ZoneState()}
 
 
 def test_missing_cpus_are_promised_cpus_that_others_use():

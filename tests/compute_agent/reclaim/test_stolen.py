@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.reclaim.stolen import PAUSE_SECONDS, StolenReserve, dump_stolen, parse_stolen, stolen_part
+from compute_agent.reclaim.stolen import PAUSE_SECONDS, RESERVES_FORMAT, StolenReserve, stolen_part
 
 START = 3.6e9
 
@@ -59,7 +59,7 @@ def test_withheld_cpus_are_returned_in_tenths_after_15_minutes_without_theft():
 def test_the_withheld_number_stays_while_unknown_and_over_a_restart():
     zone = played([0.5] * 5, 8)[-1][1]
     assert zone.withheld == 4
-    again = parse_stolen(dump_stolen({"z": zone}))["z"]
+    again = RESERVES_FORMAT.parse(RESERVES_FORMAT.dump({"z": zone}))["z"]
     assert again == zone
     assert all(one.withheld == 4 for _, one in played([None] * 100, 8, again, START + 10_000))
 
@@ -112,7 +112,7 @@ def test_noise_around_a_level_changes_nothing(level, cpus, seed):
 )
 def test_other_content_is_refused(content):
     with pytest.raises(ValueError, match=r"."):
-        parse_stolen(content)
+        RESERVES_FORMAT.parse(content)
 
 
 def test_the_part_of_a_zone_is_the_mean_of_its_cpus():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
-from compute_agent.reclaim.offers import CapacityOffer, ZoneState, dump, parse
+from compute_agent.reclaim.offers import ZONES_FORMAT, CapacityOffer, ZoneState
 from compute_agent.reclaim.zone import GuestUse, HostUse, guest_entitlements, read_zone
 
 SHARED = frozenset({0, 1, 2, 3})
@@ -65,20 +65,20 @@ def state():
 
 
 def test_state_is_equal_after_a_restart():
-    assert parse(dump(state())) == state()
+    assert ZONES_FORMAT.parse(ZONES_FORMAT.dump(state())) == state()
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version": 2, "zones": {}}', b"[" * 100_000])
 def test_a_damaged_state_file_is_refused(content):
     with pytest.raises(ValueError, match=r"Expecting|unexpected|version|decode"):
-        parse(content)
+        ZONES_FORMAT.parse(content)
 
 
 @given(
     st.sampled_from(["time", "period", "hour", "periods", "peaks"]), st.sampled_from([-1, "x", None, True])
 )
 def test_implausible_numbers_in_the_state_file_are_refused(field, value):
-    document = json.loads(dump(state()))
+    document = json.loads(ZONES_FORMAT.dump(state()))
     kept = document["zones"]["zone"]["history"]
     match field:
         case "periods":
@@ -90,4 +90,4 @@ def test_implausible_numbers_in_the_state_file_are_refused(field, value):
         case _:
             kept[field] = value
     with pytest.raises(ValueError, match=r"is not a number|unexpected content"):
-        parse(json.dumps(document).encode())
+        ZONES_FORMAT.parse(json.dumps(document).encode())

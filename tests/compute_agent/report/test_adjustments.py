@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.report.plan import (
+from compute_agent.report.adjustments import (
     AdjustmentVerdict,
+    remember_written,
+    settle_inventory,
+    written_fields,
+)
+from compute_agent.report.plan import (
     KnownNames,
     OwnedNames,
     ReportedProvider,
@@ -18,10 +23,7 @@ from compute_agent.report.plan import (
     ownership_after,
     ownership_before,
     plan_actions,
-    remember_written,
-    settle_inventory,
     wanted_inventories,
-    written_fields,
 )
 
 DERIVED = ProviderInventory(16, reserved=2, max_unit=16, allocation_ratio=4.0)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from compute_agent import kept_json
 from compute_agent.report.answers import NotFoundError, PlacementError
 from compute_agent.report.claim_ends import (
+    END_NOTES,
     MARGIN,
     DatabaseClock,
     EndNote,
@@ -20,13 +21,11 @@ from compute_agent.report.claim_ends import (
     TimedClaim,
     TimedClaimList,
     due_steps,
-    dump_notes,
     follow_clock,
     merge_list,
     needs_read,
     next_time,
     parse_action,
-    parse_notes,
     parse_time,
     time_text,
 )
@@ -246,26 +245,26 @@ class TestClock:
 class TestFile:
     @pytest.mark.parametrize(("maker", "writer"), [("a", "b"), ("a", ""), ("", "a")])
     def test_notes_keep_the_host_that_made_them(self, maker, writer):
-        (found,) = parse_notes(dump_notes([note(machine=maker)], writer)).values()
+        (found,) = END_NOTES.parse(END_NOTES.dump([note(machine=maker)], writer)).values()
         assert found == note(machine="a")
 
     @given(NOTES)
     def test_notes_survive_the_file(self, notes):
         wanted = {uuid: replace(one, is_absent=False) for uuid, one in notes.items()}
-        assert parse_notes(dump_notes(notes.values())) == wanted
+        assert END_NOTES.parse(END_NOTES.dump(notes.values())) == wanted
 
     @given(st.binary(max_size=200))
     def test_any_content_is_read_or_refused(self, content):
         with contextlib.suppress(ValueError):
-            parse_notes(content)
+            END_NOTES.parse(content)
 
     @given(NOTES.filter(bool), st.data())
     def test_damage_is_noticed(self, notes, data):
-        content = bytearray(dump_notes(notes.values()))
+        content = bytearray(END_NOTES.dump(notes.values()))
         at = data.draw(st.integers(0, len(content) - 1))
         content[at] ^= data.draw(st.integers(1, 255))
         with contextlib.suppress(ValueError):
-            assert parse_notes(bytes(content)) == {
+            assert END_NOTES.parse(bytes(content)) == {
                 uuid: replace(one, is_absent=False) for uuid, one in notes.items()
             }
 
@@ -280,9 +279,9 @@ class TestFile:
             "stage": "quiet",
         }
         good, bad = (kept_json.dump(1, kept_json.checked_content([one])) for one in (row, {**row, **change}))
-        assert parse_notes(good)
+        assert END_NOTES.parse(good)
         with pytest.raises(ValueError, match=r"not|unhash|valid"):
-            parse_notes(bad)
+            END_NOTES.parse(bad)
 
 
 class TestAnswers:

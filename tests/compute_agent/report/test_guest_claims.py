@@ -14,13 +14,12 @@ from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNod
 from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings
 from compute_agent.report.guest_claims import (
+    CLAIM_NOTES,
     CLAIM_TYPE,
     ClaimNote,
     claim_query,
     claimed_amounts,
-    dump_notes,
     is_own_claim,
-    parse_notes,
 )
 from compute_agent.report.history import ConsumerOwner
 from compute_agent.report.host_notes import split_notes
@@ -106,7 +105,7 @@ def test_a_consumer_without_an_allocation_is_nobodys():
 
 @given(st.lists(NOTES, max_size=3, unique_by=lambda note: note.guest_uuid))
 def test_notes_are_read_as_they_were_written(notes):
-    assert list(parse_notes(dump_notes(notes)).values()) == notes
+    assert list(CLAIM_NOTES.parse(CLAIM_NOTES.dump(notes)).values()) == notes
 
 
 @pytest.mark.parametrize(
@@ -148,15 +147,15 @@ def test_a_host_without_an_id_and_a_name_is_not_told_apart(tmp_path):
 
 
 def test_notes_of_an_older_agent_have_no_host():
-    rows = json.loads(dump_notes([NOTE]))["data"]
+    rows = json.loads(CLAIM_NOTES.dump([NOTE]))["data"]
     del rows[0]["machine"]
-    assert parse_notes(kept_json.dump(1, kept_json.checked_content(rows))) == {UUID: NOTE}
+    assert CLAIM_NOTES.parse(kept_json.dump(1, kept_json.checked_content(rows))) == {UUID: NOTE}
 
 
 @given(st.data())
 def test_damaged_notes_are_an_error(data):
-    content = dump_notes([NOTE])
+    content = CLAIM_NOTES.dump([NOTE])
     at = data.draw(st.integers(0, len(content) - 1))
     damaged = content[:at] + bytes([content[at] ^ data.draw(st.integers(1, 255))]) + content[at + 1 :]
     with contextlib.suppress(ValueError):
-        assert parse_notes(damaged) == {UUID: NOTE}
+        assert CLAIM_NOTES.parse(damaged) == {UUID: NOTE}

@@ -4,8 +4,8 @@ import pytest
 
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.pipeline.guest_cache import GuestView
-from compute_agent.throttling import reclaims
-from compute_agent.throttling.reclaims import MemoryReclaimer
+from compute_agent.throttling import executor
+from compute_agent.throttling.executor import MemoryReclaimer
 from tests.compute_agent.builders import build_guest
 from tests.compute_agent.fakes import FakeDriver
 
@@ -36,7 +36,7 @@ def reclaim(tmp_path, monkeypatch):
                 raise found
             return found
 
-        monkeypatch.setattr(reclaims, "reclaim_memory", reclaim_memory)
+        monkeypatch.setattr(executor, "reclaim_memory", reclaim_memory)
         MemoryReclaimer(Pipeline(tmp_path), FakeDriver({0})).reclaim_memory(uuid, 256 * MIB)
 
     return call

@@ -10,10 +10,9 @@ from compute_agent.policy.load_profiles import WEEK_HOURS
 from compute_agent.usage.week_uses import (
     ABSENT_SECONDS,
     MAX_GUESTS,
+    USES_FORMAT,
     WeekUse,
     WeekUses,
-    dump_uses,
-    parse_uses,
     week_hour,
 )
 
@@ -65,9 +64,9 @@ def test_guests_are_forgotten_by_time_and_by_number():
 
 def test_the_file_is_read_back_and_small():
     uses = after_hour(WeekUses(), MONDAY, {"a": 1 / 3})
-    assert parse_uses(dump_uses(uses.guests)) == uses.guests
+    assert USES_FORMAT.parse(USES_FORMAT.dump(uses.guests)) == uses.guests
     full = WeekUse((12.345,) * WEEK_HOURS, MONDAY)
-    assert len(dump_uses({"a" * 36: full})) < 2000
+    assert len(USES_FORMAT.dump({"a" * 36: full})) < 2000
 
 
 @pytest.mark.parametrize(
@@ -82,10 +81,10 @@ def test_the_file_is_read_back_and_small():
 )
 def test_damaged_files_are_refused(damage):
     with pytest.raises(ValueError, match=r"unexpected content|a week has|is not a number"):
-        parse_uses(json.dumps({"version": 1, "guests": {"a": damage}}).encode())
+        USES_FORMAT.parse(json.dumps({"version": 1, "guests": {"a": damage}}).encode())
 
 
 def test_parts_of_later_releases_are_ignored():
     one = {"hours": [None] * WEEK_HOURS, "seen": 1, "later": True}
     content = json.dumps({"version": 1, "guests": {"a": one}, "later": {}}).encode()
-    assert parse_uses(content) == {"a": WeekUse((None,) * WEEK_HOURS, 1.0)}
+    assert USES_FORMAT.parse(content) == {"a": WeekUse((None,) * WEEK_HOURS, 1.0)}

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from compute_agent.drivers import peer
 from compute_agent.drivers.base import (
     UNLIMITED,
     ChangeKind,
@@ -26,7 +27,6 @@ from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.containers import driver as driver_module
 from compute_agent.drivers.containers import engine as engine_module
 from compute_agent.drivers.containers import table
-from compute_agent.drivers.foreign import driver as foreign_driver
 from compute_agent.drivers.foreign import editor
 from compute_agent.drivers.foreign.declared import made_uuid
 from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE
@@ -112,7 +112,7 @@ class TestFinding:
             time.sleep(0.002)
         wait_for(lambda: {guest.name for guest in driver.guests()} == {DB, "other"})
         reads = engine.calls.count(path) - before
-        assert reads <= foreign_driver.MAX_LOOKS + (time.monotonic() - began) + 1
+        assert reads <= peer.MAX_LOOKS + (time.monotonic() - began) + 1
         # The last change is not lost.
         noisy.name = "later"
         engine.emit(noisy, "rename")
@@ -995,7 +995,7 @@ class TestAway:
         self, engine, open_driver, monkeypatch
     ):
         engine.stuck.add("/containers/json")
-        monkeypatch.setattr(foreign_driver, "_FIRST_LOOK", 0.0)
+        monkeypatch.setattr(peer, "_FIRST_LOOK", 0.0)
         driver = open_driver(engine, seconds=0.3)
         assert driver.outage_reason == "Podman has not listed its guests yet"
         reason = "Podman answers, but gives no list of containers: the answer was not complete after 0.3"

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from compute_agent.drivers.containers.event_stream import EventStream
+from compute_agent.drivers.containers.engine import EventStream
 from tests.compute_agent.drivers.containers.fake_engine import GUEST
 from tests.waits import wait_for
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.drivers.containers.labels import GUEST, KEYS, parse_labels, trusted_labels
+from compute_agent.drivers.containers.container_state import GUEST, KEYS, parse_labels, trusted_labels
 from compute_agent.drivers.foreign.declared import BadDeclarationError
 from compute_agent.model.guest_settings import SETTING_NAMES, ThreadPolicy
 

@@ -1,6 +1,6 @@
 """Tests of the limit of reads of one service or container."""
 
-from compute_agent.drivers.foreign.driver import MAX_LOOKS, LookBudget
+from compute_agent.drivers.peer import MAX_LOOKS, LookBudget
 
 
 def test_a_burst_is_allowed_and_then_one_read_each_second():

@@ -18,6 +18,7 @@ from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, Guest
 from compute_agent.drivers.libvirt import domain_metadata, qemu
 from compute_agent.drivers.libvirt.connection import LibvirtConnection
 from compute_agent.drivers.libvirt.domain_definition import NAMESPACE, MemoryBinding
+from compute_agent.drivers.libvirt.domain_table import DomainTable
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.libvirt.running_domain import DomainGroup
 from compute_agent.model.guest import UNCONSTRAINED, PlacementConstraints
@@ -260,7 +261,7 @@ def test_pins_that_libvirt_has_missed_are_sent_again(driver, watched, libvirtd, 
         raise DriverError("libvirtd is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(driver, "_on_domain", fail)
+        patch.setattr(DomainTable, "on_domain", fail)
         with pytest.raises(DriverError, match="libvirtd is away"):
             driver.apply_cpu_settings(guest, APART)
     assert roles(guest.pid) == [{"0"}, {"1"}, {"1"}, {"1"}]

@@ -20,14 +20,18 @@ from compute_agent.drivers.foreign.editor import HostFolders
 from compute_agent.drivers.foreign.kernel_values import FILES as VALUE_FILES
 from compute_agent.drivers.foreign.values import IDLE, INFINITY, LATENCY, RATES, DeviceLimits
 from compute_agent.drivers.systemd.manager import MANAGER, MANAGER_PATH, PROPERTIES, SYSTEMD, UNIT
-from compute_agent.drivers.systemd.unit_properties import (
+from compute_agent.drivers.systemd.unit_state import (
     DEVICE_PROPERTIES,
+    SERVICE,
+    SLICE,
     UNIT_DEFAULTS,
     decode_value,
     drop_in_name,
     encode_value,
+    unit_kind,
+    unit_of_path,
+    unit_path,
 )
-from compute_agent.drivers.systemd.unit_state import SERVICE, SLICE, unit_kind, unit_of_path, unit_path
 from compute_agent.model import cpuset
 from tests.compute_agent.cgroups import FILES
 

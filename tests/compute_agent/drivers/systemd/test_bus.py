@@ -16,7 +16,7 @@ import pytest
 from jeepney.io.blocking import open_dbus_connection
 from jeepney.low_level import HeaderFields
 
-from compute_agent.drivers.foreign.driver import PeerHint
+from compute_agent.drivers.peer import PeerHint
 from compute_agent.drivers.systemd.bus import BUS_NAME, BUS_PATH, BusConnection, BusError, load_jeepney
 from compute_agent.drivers.systemd.manager import MANAGER, MANAGER_PATH, UNIT, SystemdManager
 from compute_agent.drivers.systemd.unit_state import unit_path

@@ -21,12 +21,12 @@ from compute_agent.drivers.base import (
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.foreign import editor
 from compute_agent.drivers.foreign.declared import made_uuid
-from compute_agent.drivers.foreign.driver import MAX_LOOKS
 from compute_agent.drivers.foreign.editor import HostFolders
 from compute_agent.drivers.foreign.values import INFINITY, RATES, DeviceLimits
+from compute_agent.drivers.peer import MAX_LOOKS
 from compute_agent.drivers.systemd import editor as unit_editor
 from compute_agent.drivers.systemd.manager import SystemdManager
-from compute_agent.drivers.systemd.unit_properties import UNIT_DEFAULTS
+from compute_agent.drivers.systemd.unit_state import UNIT_DEFAULTS
 from compute_agent.drivers.systemd.unit_table import UnitTable
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError

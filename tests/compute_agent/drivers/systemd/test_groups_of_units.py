@@ -11,7 +11,7 @@ from compute_agent.drivers import memory_limits, procfs
 from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, MemoryLimits
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.foreign.declared import made_uuid
-from compute_agent.drivers.systemd.unit_properties import UNIT_DEFAULTS
+from compute_agent.drivers.systemd.unit_state import UNIT_DEFAULTS
 from compute_agent.model.messages import GuestGoneError
 from tests.compute_agent.builders import build_guest
 from tests.compute_agent.drivers.systemd.conftest import HOST

@@ -13,7 +13,7 @@ from compute_agent.drivers.foreign.values import (
     WEIGHT,
     DeviceLimits,
 )
-from compute_agent.drivers.systemd.unit_properties import (
+from compute_agent.drivers.systemd.unit_state import (
     UNIT_DEFAULTS,
     decode_value,
     device_paths,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.drivers.foreign.declared import BadDeclarationError, DeclaredSettings, made_uuid
-from compute_agent.drivers.systemd.unit_settings import (
+from compute_agent.drivers.systemd.unit_table import (
     KEYS,
     parse_section,
     read_settings,

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.model.messages import ConfigError
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
-from compute_agent.throttling.watermarks.schedule import (
+from compute_agent.throttling.watermarks.sections import WatermarkAction, parse_watermarks
+from compute_agent.throttling.watermarks.thresholds import (
     DAYS,
     WeekMoment,
     WeekPeriod,
     parse_period,
     week_bounds,
 )
-from compute_agent.throttling.watermarks.sections import WatermarkAction, parse_watermarks
 from tests.compute_agent.builders import load_text
 
 MON, FRI, SAT, SUN = (DAYS.index(day) for day in ("mon", "fri", "sat", "sun"))

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from compute_agent.host.reader_place import CacheReaderPlace, find_counter_cpus
 from compute_agent.isolation.shell import OwnThreads
+from compute_agent.monitoring.readings import CacheReaderPlace, find_counter_cpus
 
 ALL = frozenset(os.sched_getaffinity(0))
 FIRST = frozenset({min(ALL)})

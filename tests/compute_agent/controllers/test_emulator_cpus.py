@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.isolation.emulator import EmulatorCpus, find_misplaced, tell_misplaced
+from compute_agent.controllers.emulator import EmulatorCpus, find_misplaced, tell_misplaced
 from compute_agent.model.guest import CpuAssignment
 from tests.compute_agent.builders import cpu_set
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from compute_agent.throttling.metric_readings import SourceAwayError, parse_answer, read_value
+from compute_agent.loops.metric_sources import SourceAwayError, parse_answer, read_value
 from compute_agent.throttling.watermarks.sources import MetricSource
 
 

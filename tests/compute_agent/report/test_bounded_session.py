@@ -12,9 +12,9 @@ import zlib
 import pytest
 from keystoneauth1.session import TCPKeepAliveAdapter
 
-from compute_agent.report import bounded_http
+from compute_agent.report import bounded_session
 from compute_agent.report.answers import PlacementError, UnavailableError
-from compute_agent.report.bounded_http import MAX_ANSWER_BYTES, round_deadline
+from compute_agent.report.bounded_session import MAX_ANSWER_BYTES, round_deadline
 from tests.compute_agent.report.clients import make_client
 
 ROOT = json.dumps({"versions": [{"id": "v1.0", "min_version": "1.0", "max_version": "1.39"}]}).encode()
@@ -155,7 +155,7 @@ DRIPS = {
 
 @pytest.mark.parametrize("drip", DRIPS)
 def test_a_byte_now_and_then_does_not_keep_a_request_waiting(serve, tmp_path, drip, monkeypatch):
-    monkeypatch.setattr(bounded_http, "REQUEST_TIMEOUTS", 0.1)  # of the 10 s that are the default
+    monkeypatch.setattr(bounded_session, "REQUEST_TIMEOUTS", 0.1)  # of the 10 s that are the default
     server = serve(*DRIPS[drip], pause=0.05)
     with pytest.raises(UnavailableError, match="not complete after 1 s"):
         make_client(tmp_path, server.url).chosen_microversion()
@@ -163,7 +163,7 @@ def test_a_byte_now_and_then_does_not_keep_a_request_waiting(serve, tmp_path, dr
 
 
 def test_a_handshake_that_drips_does_not_keep_a_request_waiting(serve, tmp_path, monkeypatch):
-    monkeypatch.setattr(bounded_http, "REQUEST_TIMEOUTS", 0.1)
+    monkeypatch.setattr(bounded_session, "REQUEST_TIMEOUTS", 0.1)
     record = b"\x16\x03\x03\x40\x00"  # the beginning of a handshake record of 16 KiB
     server = serve(record, *[b"\x02"] * 1000, pause=0.05)
     client = make_client(tmp_path, server.url.replace("http:", "https:"))
