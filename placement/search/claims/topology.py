@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from itertools import accumulate, combinations, product
+from itertools import accumulate, combinations, islice, product
 from math import gcd, lcm, prod
 from typing import Final, NamedTuple
 
@@ -42,6 +42,10 @@ step sizes.
 _MAX_EXACT: Final = 1024
 """The largest amount that is divided exactly over zones with rooms of different step sizes. Larger amounts
 are divided approximately."""
+
+# a zone rarely has more than a few providers of a class
+_MAX_EQUAL: Final = 64
+"""Maximum number of splits of one division that are compared with the first one."""
 
 Distances = Mapping[tuple[int, int], int]
 """A dict from the provider ids of two zones, in ascending order, to the distance of the zones."""
@@ -146,18 +150,29 @@ def _of_sizes(
             # if a required trait is missing at all providers with rooms in these zones, every split lacks it
             if not accepts(tuple(_all_shares(asked, some))):
                 continue
-            splits = _list_even_splits(asked, some, budget) if even else _list_splits(asked, some, budget)
-            for unevenness, split in splits:
-                if accepts(split):
+            ways = _list_even_ways(asked, some, budget) if even else _list_ways(asked, some, budget)
+            for unevenness, splits in ways:
+                equal = _first_splits(splits, accepts)
+                if equal:
                     rank = SplitRank(size, distance, unevenness)
                     if best is None or rank < best:
                         best, found = rank, []
                     if rank == best:
-                        found.append(split)
+                        found += equal
                     break
         if best is not None:
             return best, found
     return None
+
+
+def _first_splits(splits: Iterator[Split], accepts: Accepts) -> list[Split]:
+    """Return the first accepted split, and further ones that take from the same number of providers."""
+    accepted = filter(accepts, splits)
+    first = next(accepted, None)
+    if first is None:
+        return []
+    # the splits take from different providers of the same zones, so a later claim may fit beside only one
+    return [first, *[each for each in islice(accepted, _MAX_EQUAL) if len(each) == len(first)]]
 
 
 def _all_shares(asked: Iterable[str], zones: Iterable[Zone]) -> Iterator[ZoneShare]:
@@ -167,19 +182,17 @@ def _all_shares(asked: Iterable[str], zones: Iterable[Zone]) -> Iterator[ZoneSha
                 yield ZoneShare(room.provider, name, 0)
 
 
-def _list_even_splits(
+def _list_even_ways(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget
-) -> Iterator[tuple[tuple[int, ...], Split]]:
-    """Yield splits over all given zones with their unevenness, the most even first."""
+) -> Iterator[tuple[tuple[int, ...], Iterator[Split]]]:
+    """Yield for each division over all given zones its unevenness and its splits, the most even first."""
     for divided in _combined_divisions(list(asked.items()), zones, budget):
         parts = [
             (name, part, zone[name])
             for name, division in zip(asked, divided, strict=True)
             for part, zone in zip(division, zones, strict=True)
         ]
-        unevenness = tuple(map(sum_squares, divided))
-        for split in _out_of(parts, budget):
-            yield unevenness, split
+        yield tuple(map(sum_squares, divided)), _out_of(parts, budget)
 
 
 def _combined_divisions(
@@ -200,10 +213,13 @@ def _may_hold(amount: int, name: str, zones: Sequence[Zone], size: int) -> bool:
     return sum(most[:size]) >= amount
 
 
-def _list_splits(
+def _list_ways(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget
-) -> Iterator[tuple[tuple[int, ...], Split]]:
-    """Yield splits that take a part from each of these zones, with an empty tuple as unevenness."""
+) -> Iterator[tuple[tuple[int, ...], Iterator[Split]]]:
+    """Yield the splits of each division that takes a part from each of these zones.
+
+    The unevenness is an empty tuple, because the order of these divisions does not depend on it.
+    """
     joined: list[tuple[int, list[list[ZoneRoom]]]] = []
     first: list[list[list[int]]] = []
     for name, amount in asked.items():
@@ -224,7 +240,7 @@ def _list_splits(
         return
     tried = list(product(*first))
     for way in tried:
-        yield from _splits_of_way(way, asked, zones, budget)
+        yield (), _splits_of_way(way, asked, zones, budget)
     # all orders of parts are tried, because zones with equal rooms may differ in traits or other classes
     every = [
         _unique_divisions(each for rooms in by_step for each in _divide_sets(amount, rooms, budget))
@@ -233,7 +249,7 @@ def _list_splits(
     budget.spend(prod(map(len, every)) // 8)
     for way in product(*every):
         if way not in tried:
-            yield from _splits_of_way(way, asked, zones, budget)
+            yield (), _splits_of_way(way, asked, zones, budget)
 
 
 def _unique_divisions(divisions: Iterable[list[int] | None]) -> list[list[int]]:
@@ -243,7 +259,7 @@ def _unique_divisions(divisions: Iterable[list[int] | None]) -> list[list[int]]:
 
 def _splits_of_way(
     way: Sequence[Sequence[int]], asked: Iterable[str], zones: Sequence[Zone], budget: SearchBudget
-) -> Iterator[tuple[tuple[int, ...], Split]]:
+) -> Iterator[Split]:
     """Yield splits with the given divisions of each class, if each zone gives a part of some class."""
     if not all(any(divided[number] for divided in way) for number in range(len(zones))):
         return
@@ -253,8 +269,7 @@ def _splits_of_way(
         for number, part in enumerate(divided)
         if part
     ]
-    for split in _out_of(parts, budget):
-        yield (), split
+    yield from _out_of(parts, budget)
 
 
 def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:

@@ -296,3 +296,16 @@ def test_a_zone_may_give_an_amount_in_several_parts() -> None:
     found = shares(*specs, query="resources=PCPU:6", topology=TopologyPolicy.SINGLE_NUMA)
     assert found is not None
     assert sorted(found.values(), key=str) == [{"PCPU": 3}, {"PCPU": 3}]
+
+
+def test_a_claim_leaves_the_provider_that_a_later_claim_needs() -> None:
+    snapshot = build(
+        Spec("h"),
+        Spec("h_0", "h", {}, [ZONE]),
+        Spec("h_0_a", "h_0", {"MEMORY_MB": 2}),
+        Spec("h_0_b", "h_0", {"MEMORY_MB": inventory(3, max_unit=2)}),
+    )
+    wanted = [wants(f"resources=MEMORY_MB:{amount}", TopologyPolicy.SINGLE_NUMA) for amount in (1, 4)]
+    placed = place_claims(build_scenario(snapshot), wanted, SearchBudget(), random.Random(0))
+    assert isinstance(placed, list)
+    assert [provider.name for provider, _ in placed[0].choice.resources] == ["h_0_b"]
