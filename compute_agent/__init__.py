@@ -9,13 +9,17 @@ Packages
     - ``report``: keeps providers, inventories and allocations in Placement equal to those of the host
     - ``classification``, ``classes``, ``policy``: the settings of a guest, and the choice of its CPUs
     - ``drivers``: list and change guests of each kind; ``monitoring`` and ``usage`` measure guests
+    - ``isolation``, ``schedules``: the kernel keeps other work off dedicated CPUs, and schedules threads
+    - ``promises``, ``noise``: whether the host keeps its promises to guests, and which interruptions they have
+    - ``reclaim``: unused CPUs and memory of guests, offered to other guests
     - ``inventory``, ``host``, ``resctrl``: the capabilities of the hardware and the kernel
     - ``conf``, ``events``, ``fleet``: options, the record of decisions, settings of a group of hosts
+    - ``drawing``, ``qos``, ``model``: pictures, the interface for further metrics, nouns of all packages
 
 Order of calls
-    ``agent.service`` reads the host, builds the pipeline and starts the loops. Each round of the main loop
-    reads the guests from the driver and resolves their settings. Then the policy chooses CPUs, and the
-    controllers write the chosen CPUs to the kernel. The reporting loop compares the inventories with
+    ``agent.assembly`` builds the pipeline and the loops, and ``agent.service`` starts and stops them. When a
+    guest starts or ends, the worker of the pipeline resolves its settings. Then the policy chooses CPUs, and
+    the controllers write the chosen CPUs to the kernel. The reporting loop compares the inventories with
     Placement.
 
 Imports go in one direction: from the commands down to ``model``, which imports no other package.

@@ -1,6 +1,6 @@
 """The pipeline turns events into kernel settings, by a queue, a worker, a cache of guests and a state file.
 
-A driver, a report or a command puts an event into the queue (:mod:`~compute_agent.pipeline.events`). The
+Drivers, reports, commands, throttling and loops put events into the queue (:mod:`~compute_agent.pipeline.events`). The
 worker (:mod:`~compute_agent.pipeline.worker`) then does the following for one event at a time:
 
 1. The worker updates the cache (:mod:`~compute_agent.pipeline.guest_cache`). The module
@@ -15,5 +15,7 @@ Invariants: only the worker changes the cache. The worker sends no request to Pl
 allocations. A controller that fails stays pending and is called again after the next event.
 
 ``agent``, ``cmd``, ``loops``, ``throttling`` and ``usage`` are allowed to import this package. The package
-imports controllers, drivers, policies, and the frozen dataclasses of ``report``.
+imports controllers, drivers and policies, and frozen dataclasses of other packages, such as ``report``. The
+module :mod:`~compute_agent.pipeline.metrics` has the metrics of the worker, and
+:mod:`~compute_agent.pipeline.overview` the summary of guests for ``status``.
 """

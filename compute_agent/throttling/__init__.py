@@ -18,7 +18,8 @@ Modules
     - ``triggers`` pass the snapshots and samples to the pure functions, together with the state of the
       previous round.
     - ``executor`` saves the planned limits, acts, and reports through ``telemetry``.
-    - ``arbiter`` and ``evictions`` call the worker, the driver and Placement.
+    - ``arbiter`` and ``evictions`` call the worker, the driver and Placement. ``guest_command`` runs
+      the operator's programs, and ``state_file`` saves the state.
     - ``settings`` has the configuration, ``levers`` computes limits, and ``actions`` has the actions of
       plans.
 

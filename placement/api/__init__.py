@@ -8,17 +8,17 @@ Nouns
 Modules
     Each resource of OpenStack Placement has a module with its name. Modules for the resources of ``/ext/v1``
     are in ``ext``. Only ``app`` imports the modules of resources.
-    - ``call`` has the class of requests, functions that make answers, and the decorator of handlers.
-      ``errors`` makes error answers, and ``versions`` finds the microversion of a request.
+    - ``call`` has the class of requests, functions that make answers, and the decorator of handlers. It finds
+      the microversion of a request. ``errors`` makes error answers, and ``versions`` the version document.
     - ``middleware`` puts the layers together: ``auth`` with ``identity`` (Keystone), ``request_log``,
       ``tracing``, ``metrics`` with ``metrics_sharing``, ``garbage``, and ``app``.
     - ``service`` has the objects that all requests of a worker share, and explains empty answers in the log.
-    - ``health`` checks the database for the health check, ``context`` has the class of callers, and ``paths``
-      has the prefix ``/ext/v1``.
+    - ``health`` checks the database for the health check. ``context`` has the class of callers, keys of the
+      WSGI environment, and the prefix ``/ext/v1``.
 
 The order of calls
     A request passes the layers in this order: metrics and health check, request log, traces, side
-    applications such as the console, CORS, authentication, and Flask. In Flask, ``versions`` finds the
+    applications such as the console, CORS, authentication, and Flask. In Flask, ``call`` finds the
     microversion. The decorator of the handler checks the version and the media types, makes sure that the
     database is ready, and checks the policy. The handler parses the request with ``placement.schemas``. It
     reads ``placement.read_model`` or writes with ``placement.store``, and returns an answer. If the handler

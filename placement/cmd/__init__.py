@@ -2,7 +2,7 @@
 
 Modules
     - ``api`` starts the service under the bundled web server.
-    - ``manage`` has the commands for the database. ``notify`` and ``report`` have two further commands of
+    - ``manage`` has the commands for the database and for windows; ``report`` has one further command of
       ``placement-manage``. Extensions can register more commands.
     - ``status`` checks whether this version of the service can start.
     - ``common`` has the parts that several commands share.

@@ -28,7 +28,10 @@ Modules
       releases expired consumers and begins windows. ``booking_limits`` checks the limits on reservations of a
       project, and ``maintenances`` books whole hosts. ``window_room`` makes room for windows: preemptible
       claims end, and other windows move. ``window_history`` records windows that are over. ``time_profile``
-      computes the amounts that later windows need, and ``holds`` keeps these amounts free.
+      computes the amounts that later windows need, and ``holds`` keeps these amounts free. ``time_schedule``
+      reads all amounts with their times, and ``time_skyline`` adds the amounts of a provider up.
+      ``window_promises`` has the amounts of windows that claims have taken, and ``time_events`` the starts
+      and ends that clients can read.
     - ``providers`` and ``inventories`` write providers with their inventories, ``provider_properties`` their
       traits, aggregates and attributes; ``trees`` writes all parts of a tree, ``reshaper`` moves inventories
       with allocations.

@@ -8,8 +8,8 @@ Nouns
     earlier claims already have the allocations of their choices. The service places either all claims or
     none.
 
-    A consumer may join a *group*. The *policy* of the claim keeps the *members* of this group on one host or
-    on different hosts. A *topology* policy *splits* dedicated CPUs and memory over *zones*: NUMA nodes with
+    A consumer may join a *group*. The *policy* of the group keeps its *members* on one host or on different
+    hosts. The *topology* of a claim *splits* dedicated CPUs and memory over *zones*: NUMA nodes with
     all their descendant providers.
 
 Modules
@@ -17,14 +17,14 @@ Modules
     - ``placement`` has pure functions that find a choice for each wanted claim in the read model.
     - ``scores`` compares choices by the criteria of the claim; ``score_bounds`` computes upper bounds of
       scores for each host, so that few hosts are searched.
-    - ``topology`` splits amounts over zones; ``split_choices`` combines splits with candidates for the other
-      resources.
+    - ``topology`` splits amounts over zones, with the divisions of ``even_division``; ``split_choices``
+      combines splits with candidates for the other resources.
     - ``service`` places claims and writes them to the database (``placement.store``). After a lost race, it
       repeats both steps.
     - ``reserved_amounts`` reads the amounts that claims take from reservations, and finds those amounts that
       their providers can no longer give.
-    - ``availability`` finds the earliest windows in which a claim fits; ``host_rooms`` excludes impossible
-      starts by sums of amounts, which it keeps for later searches. ``timetable`` caches the amounts of all
+    - ``availability`` finds the earliest windows in which a claim fits. ``host_rooms`` keeps the free amounts
+      of each host over time, and excludes starts at which their sum is too small. ``timetable`` caches the amounts of all
       providers over time.
     - ``joint_windows`` finds the earliest windows in which several claims fit at the same time.
       ``window_search`` returns windows of one or several claims, or the reason why there are none; it also
