@@ -10,7 +10,7 @@ Packages
     - ``classification``, ``classes``, ``policy``: the settings of a guest, and the choice of its CPUs
     - ``drivers``: list and change guests of each kind; ``monitoring`` and ``usage`` measure guests
     - ``isolation``, ``schedules``: the kernel keeps other work off dedicated CPUs, and schedules threads
-    - ``promises``, ``noise``: whether the host keeps its promises to guests, and which interruptions they have
+    - ``promises``, ``noise``: whether the host keeps its promises to guests, and their interruptions
     - ``reclaim``: unused CPUs and memory of guests, offered to other guests
     - ``inventory``, ``host``, ``resctrl``: the capabilities of the hardware and the kernel
     - ``conf``, ``events``, ``fleet``: options, the record of decisions, settings of a group of hosts

@@ -1,7 +1,8 @@
 """The pipeline turns events into kernel settings, by a queue, a worker, a cache of guests and a state file.
 
-Drivers, reports, commands, throttling and loops put events into the queue (:mod:`~compute_agent.pipeline.events`). The
-worker (:mod:`~compute_agent.pipeline.worker`) then does the following for one event at a time:
+Drivers, reports, commands, throttling and loops put events into the queue
+(:mod:`~compute_agent.pipeline.events`). The worker (:mod:`~compute_agent.pipeline.worker`) then does the
+following for one event at a time:
 
 1. The worker updates the cache (:mod:`~compute_agent.pipeline.guest_cache`). The module
    :mod:`~compute_agent.pipeline.lifecycle` does this for starts and ends of guests, and for the periodic

@@ -21,8 +21,8 @@ Modules
     - ``capacity`` computes how many guests fit in the whole cloud and in each aggregate, and groups full
       hosts by their short classes.
     - ``proportions`` computes how many guests of several flavors fit at once. ``split_count`` computes how
-      many guests fit if a topology policy splits them over zones. ``repeated_splits`` counts those of simple flavors, once for all hosts
-      with equal zones.
+      many guests fit if a topology policy splits them over zones. ``repeated_splits`` counts those of simple
+      flavors, once for all hosts with equal zones.
     - ``cluster_simulation`` keeps the free amounts while a search adds and removes guests. ``drain_plan``
       uses the simulation to find places for the guests of some hosts. ``migration_plan`` uses it to find the
       smallest number of moves that make room.

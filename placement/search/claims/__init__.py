@@ -24,8 +24,8 @@ Modules
     - ``reserved_amounts`` reads the amounts that claims take from reservations, and finds those amounts that
       their providers can no longer give.
     - ``availability`` finds the earliest windows in which a claim fits. ``host_rooms`` keeps the free amounts
-      of each host over time, and excludes starts at which their sum is too small. ``timetable`` caches the amounts of all
-      providers over time.
+      of each host over time, and excludes starts at which their sum is too small. ``timetable`` caches the
+      amounts of all providers over time.
     - ``joint_windows`` finds the earliest windows in which several claims fit at the same time.
       ``window_search`` returns windows of one or several claims, or the reason why there are none; it also
       finds other times at which claims without an end time would fit.
