@@ -277,6 +277,8 @@ def _fill_caches(state: ModelState) -> None:
     for index in (snapshot.by_class, snapshot.by_trait, snapshot.by_aggregate):
         for name in index:
             snapshot.roots_having(index, name)
+    for name in snapshot.by_class:
+        snapshot.free_index(name)
     for bucket in state.stamps:
         state.bucket_fingerprint(bucket)
 
