@@ -444,15 +444,19 @@ def _need_size(need: ProviderNeed) -> int:
     return len('"":{"resources":{}},"":[""],') + 2 * 36 + len(need.suffix) + amounts
 
 
-def _candidate_key(candidate: AllocationCandidate) -> Hashable:
-    return (
-        frozenset(
+def _candidate_key(candidate: AllocationCandidate) -> str:
+    """Return a text that equal candidates have in common."""
+    # the key is one object, because a search frees all keys at its end, while no other request can run: with
+    # nested sets, this took 60 ms for 25,000 candidates
+    taken = sorted(
+        [
             (provider_id, name, amount)
             for provider_id, amounts in candidate.resources.items()
             for name, amount in amounts.items()
-        ),
-        frozenset((suffix, frozenset(provider_ids)) for suffix, provider_ids in candidate.mappings.items()),
+        ]
     )
+    served = sorted([(suffix, *sorted({*ids})) for suffix, ids in candidate.mappings.items()])
+    return f"{taken}{served}"
 
 
 Strategy = Literal["depth-first", "breadth-first"]
