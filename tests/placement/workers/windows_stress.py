@@ -185,8 +185,11 @@ class WindowClient(threading.Thread):
     def shrink(self) -> None:
         """Give a part of the amounts of a window back."""
         if (window := self.read_any(self.windows)) and window["allocations"]:
-            ((provider, held),) = window["allocations"].items()
-            kept = {provider: {"resources": {"VCPU": self.rng.randint(1, held["resources"]["VCPU"])}}}
+            # a reshaped window has two hosts, if claims have given amounts back on its former host
+            kept = {
+                provider: {"resources": {"VCPU": self.rng.randint(1, held["resources"]["VCPU"])}}
+                for provider, held in window["allocations"].items()
+            }
             self.change("shrink", window, allocations=kept)
 
     def prolong(self) -> None:
