@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from itertools import accumulate, combinations, islice, product
+from itertools import accumulate, combinations, islice, permutations, product
 from math import gcd, lcm, prod
 from typing import Final, NamedTuple
 
@@ -46,6 +46,8 @@ are divided approximately."""
 # a zone rarely has more than a few providers of a class
 _MAX_EQUAL: Final = 64
 """Maximum number of splits of one division that are compared with the first one."""
+_MAX_ORDERED: Final = 4
+"""Maximum number of providers of a zone whose parts are exchanged for another split."""
 
 Distances = Mapping[tuple[int, int], int]
 """A dict from the provider ids of two zones, in ascending order, to the distance of the zones."""
@@ -305,10 +307,27 @@ def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Spli
     for count in range(1, len(useful) + 1):
         for chosen in combinations(useful, count):
             divided = _divide_equally(amount, chosen)
-            if divided is not None:
+            for parts in () if divided is None else _fitting_orders(divided, chosen):
                 yield tuple(
-                    ZoneShare(room.provider, name, part) for room, part in zip(chosen, divided, strict=True)
+                    ZoneShare(room.provider, name, part) for room, part in zip(chosen, parts, strict=True)
                 )
+
+
+def _fitting_orders(parts: Sequence[int], rooms: Sequence[ZoneRoom]) -> Iterable[Sequence[int]]:
+    """Return the given order of parts, then other orders that fit the rooms, which are as even."""
+    if len(set(parts)) == 1 or len(parts) > _MAX_ORDERED:
+        return (parts,)
+    orders = dict.fromkeys(permutations(parts))
+    others = [
+        each
+        for each in orders
+        if each != tuple(parts)
+        and all(
+            room.least <= part <= room.most and part % room.step == 0
+            for part, room in zip(each, rooms, strict=True)
+        )
+    ]
+    return (parts, *others)
 
 
 def _divide_sets(amount: int, rooms: Sequence[ZoneRoom], budget: SearchBudget) -> Iterator[list[int]]:

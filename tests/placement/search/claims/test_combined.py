@@ -274,7 +274,8 @@ def taken_of(way: Way) -> dict[tuple[int, str], int]:
 class Judge:
     """Finds by brute force all ways to place each claim, given the places of the claims before it.
 
-    For given zones, a strict judge finds only the ways with the most equal parts, from the fewest providers.
+    For given zones, a strict judge finds only the ways with the most equal parts of zones, from the fewest
+    providers, and among these the ways with the most equal parts of providers.
     """
 
     def __init__(self, cloud: Cloud, wanted: list[WantedClaim], *, is_strict: bool = False) -> None:
@@ -405,7 +406,7 @@ class Judge:
             ]
         rooms = [each for each in members if each.id in home and group.forbidden.isdisjoint(each.traits)]
         divided = [list(_divisions(rooms, name, amount)) for name, amount in split.items()]
-        found: list[tuple[Rank, tuple[object, ...], tuple[int, int], Way]] = []
+        found: list[tuple[Rank, tuple[object, ...], tuple[int, int, int], Way]] = []
         by_capacity: list[int] = []
         for parts in product(*divided):
             mine = {
@@ -438,7 +439,11 @@ class Judge:
                 parts_of_zones = Counter[tuple[int, str]]()
                 for (at, name), amount in mine.items():
                     parts_of_zones[home[at], name] += amount
-                cost = sum(amount * amount for amount in parts_of_zones.values()), len(mine)
+                cost = (
+                    sum(amount * amount for amount in parts_of_zones.values()),
+                    len(mine),
+                    sum(amount * amount for amount in mine.values()),
+                )
                 found.append((rank, (*used, frozenset(taken.items()), frozenset(served)), cost, way))
         if wanted.topology is TopologyPolicy.SINGLE_NUMA:
             found = [each for each in found if each[0][0] == 1]
@@ -447,7 +452,7 @@ class Judge:
         best = min((rank for rank, *_ in found), default=None)
         found = [each for each in found if each[0] == best]
         if self.is_strict:
-            least: dict[tuple[object, ...], tuple[int, int]] = {}
+            least: dict[tuple[object, ...], tuple[int, int, int]] = {}
             for _, key, cost, _ in found:
                 least[key] = min(cost, least.get(key, cost))
             found = [each for each in found if each[2] == least[each[1]]]

@@ -309,3 +309,20 @@ def test_a_claim_leaves_the_provider_that_a_later_claim_needs() -> None:
     placed = place_claims(build_scenario(snapshot), wanted, SearchBudget(), random.Random(0))
     assert isinstance(placed, list)
     assert [provider.name for provider, _ in placed[0].choice.resources] == ["h_0_b"]
+
+
+def test_a_claim_leaves_the_part_that_a_later_claim_needs() -> None:
+    snapshot = build(
+        Spec("h"),
+        Spec("h_0", "h", {"PCPU": 3}, [ZONE]),
+        Spec("h_0_c", "h_0", {"PCPU": inventory(4, max_unit=2)}),
+    )
+    groups = "resources=PCPU:{}&resources_1=PCPU:1&group_policy=none"
+    first = wants(groups.format(3), TopologyPolicy.SINGLE_NUMA)
+    later = replace(wants(groups.format(2), TopologyPolicy.SINGLE_NUMA), topology=None)
+    placed = place_claims(build_scenario(snapshot), [first, later], SearchBudget(), random.Random(0))
+    assert isinstance(placed, list)
+    assert {each.name: amounts for each, amounts in placed[0].choice.resources} == {
+        "h_0": {"PCPU": 2},
+        "h_0_c": {"PCPU": 2},
+    }
