@@ -47,7 +47,7 @@ are divided approximately."""
 _MAX_EQUAL: Final = 64
 """Maximum number of splits of one division that are compared with the first one."""
 _MAX_ORDERED: Final = 4
-"""Maximum number of providers of a zone whose parts are exchanged for another split."""
+"""Maximum number of providers of a zone that exchange their parts for another split."""
 
 Distances = Mapping[tuple[int, int], int]
 """A dict from the provider ids of two zones, in ascending order, to the distance of the zones."""

@@ -275,7 +275,7 @@ class Judge:
     """Finds by brute force all ways to place each claim, given the places of the claims before it.
 
     For given zones, a strict judge finds only the ways with the most equal parts of zones, from the fewest
-    providers, and among these the ways with the most equal parts of providers.
+    providers. Among these ways, it finds those with the most equal parts of providers.
     """
 
     def __init__(self, cloud: Cloud, wanted: list[WantedClaim], *, is_strict: bool = False) -> None:
