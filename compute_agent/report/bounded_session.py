@@ -270,15 +270,9 @@ class _WatchedConnection(HTTPConnection):
         super().request(*arguments, **options)
 
 
-class _WatchedTlsConnection(HTTPSConnection):
-    def _new_conn(self) -> socket.socket:
-        made = super()._new_conn()
-        _watch_socket(made)
-        return made
-
-    def request(self, *arguments: Any, **options: Any) -> None:
-        _watch_socket(self.sock)
-        super().request(*arguments, **options)
+# In the method resolution order, the methods of _WatchedConnection call those of HTTPSConnection.
+class _WatchedTlsConnection(_WatchedConnection, HTTPSConnection):
+    pass
 
 
 class _WatchedPool(HTTPConnectionPool):

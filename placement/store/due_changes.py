@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from placement.db import buckets, clock
 from placement.db.database import ServiceDatabase, WriteTransaction
-from placement.db.tables import consumers, planned_allocations, reservations
+from placement.db.tables import consumers, is_planned, reservations
 from placement.exceptions import ConcurrentUpdate, Conflict, ConsumerExists
 from placement.store import allocations, claimants, expiries, time_events, time_schedule, window_promises
 from placement.store import consumers as consumer_store
@@ -105,7 +105,7 @@ _due: Final = (
     sa.select(consumers.c.uuid)
     .select_from(RESERVING_CONSUMERS)
     .where(
-        consumers.c.id.in_(sa.select(planned_allocations.c.consumer_id)),
+        is_planned(consumers.c.id),
         reservations.c.starts_at <= clock.ServerNow(),
     )
     # in this order, PostgreSQL reads only windows that have begun, as for EXPIRED_UUIDS

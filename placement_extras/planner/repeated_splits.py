@@ -231,4 +231,4 @@ class RepeatedSplits:
             # without known distances, all zones count as equally far apart
             apart = [[REMOTE] * len(zones)] * len(zones)
         found = best_splits(self._topology, asked, now, when_empty, apart, self._budget)
-        return None if found is None else tuple((at, amount) for at, _, amount in found[1][0])
+        return None if found is None else tuple((at, amount) for at, _, amount in found[1][0].whole_split)

@@ -363,7 +363,15 @@ def choices_at_hosts(
     if wanted.topology is None:
         found = world.searches.search_in(snapshot, wanted.request, budget, only, distinct_only=distinct_only)
     else:
-        found = SplitChoices(snapshot, wanted.request, wanted.topology, world.distances, budget, among=only)
+        found = SplitChoices(
+            snapshot,
+            wanted.request,
+            wanted.topology,
+            world.distances,
+            budget,
+            among=only,
+            first_only=distinct_only,
+        )
     possible = found.roots()
     roots = (possible if only is None else possible.only_among(only)).from_anywhere(rng)
     # avoided roots are not searched; the filter below drops choices at other roots that use their sharing

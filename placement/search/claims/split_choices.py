@@ -16,6 +16,7 @@ from placement.search.claims.topology import (
     REMOTE,
     SPLIT,
     Distances,
+    FoundSplit,
     Ranked,
     Split,
     TopologyPolicy,
@@ -117,6 +118,7 @@ class SplitChoices:
     class is not split on this host.
 
     :param among: the ids of the roots to search; None means all roots.
+    :param first_only: whether to leave out splits that take the same parts from other providers of the zones.
     """
 
     def __init__(
@@ -128,7 +130,9 @@ class SplitChoices:
         budget: SearchBudget,
         *,
         among: Container[int] | None = None,
+        first_only: bool = False,
     ) -> None:
+        self._first_only = first_only
         self._snapshot = snapshot
         self._trees = snapshot.whole_trees()
         self._request = request
@@ -174,7 +178,13 @@ class SplitChoices:
         if found is None:
             asked = {name: self._asked[name] for name in names}
             found = self._splits[names] = _SplitSearch(
-                self._snapshot, self._request, asked, self._topology, self._distances, self._budget
+                self._snapshot,
+                self._request,
+                asked,
+                self._topology,
+                self._distances,
+                self._budget,
+                self._first_only,
             )
         return found
 
@@ -223,7 +233,9 @@ class _SplitSearch:
         topology: TopologyPolicy,
         distances: Distances,
         budget: SearchBudget,
+        first_only: bool,
     ) -> None:
+        self._first_only = first_only
         self._snapshot = snapshot
         self._request = request
         self._asked = asked
@@ -268,7 +280,7 @@ class _SplitSearch:
                 if choice is None:
                     yield None
                 elif (found := self._best_beside(tree, layout, choice)) is not None:
-                    yield from (self._join_split(choice, split) for split in found[1])
+                    yield from self._join_splits(tree, choice, found[1])
             return
         # all choices for the other resources are compared first, because a later choice may allow a better
         # split
@@ -281,7 +293,7 @@ class _SplitSearch:
         best = min((rank for _, (rank, _) in ranked), default=None)
         for choice, (rank, splits) in ranked:
             if rank == best:
-                yield from (self._join_split(choice, split) for split in splits)
+                yield from self._join_splits(tree, choice, splits)
 
     def _other_choices(self, tree: HostTree) -> Iterator[HostChoice | None]:
         """Yield the choices for the resources that are not split."""
@@ -379,6 +391,19 @@ class _SplitSearch:
         return all(
             any(not provider.traits.isdisjoint(traits) for provider in serving) for traits in self._required
         )
+
+    def _join_splits(
+        self, tree: HostTree, others: HostChoice, found: Sequence[FoundSplit]
+    ) -> Iterator[HostChoice]:
+        for each in found:
+            yield self._join_split(others, each.whole_split)
+        # the other splits take from different providers of the same zones. They are computed only if they are
+        # needed: a later claim of the call may fit beside only one of them
+        for each in () if self._first_only else found:
+            for split in each.equal_splits():
+                self._budget.spend(len(split))
+                if self._has_traits(tree, others, [share.provider for share in split]):
+                    yield self._join_split(others, split)
 
     def _join_split(self, others: HostChoice, split: Split) -> HostChoice:
         members = self._snapshot.whole_trees()[others.root.id].members

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from itertools import accumulate, combinations, islice, permutations, product
+from itertools import accumulate, chain, combinations, islice, permutations, product
 from math import gcd, lcm, prod
 from typing import Final, NamedTuple
 
@@ -45,7 +45,7 @@ are divided approximately."""
 
 # a zone rarely has more than a few providers of a class
 _MAX_EQUAL: Final = 64
-"""Maximum number of splits of one division that are compared with the first one."""
+"""Maximum number of splits of one division that are tried instead of the first one."""
 _MAX_ORDERED: Final = 4
 """Maximum number of providers of a zone that exchange their parts for another split."""
 
@@ -80,6 +80,30 @@ class ZoneShare(NamedTuple):
 
 
 Split = tuple[ZoneShare, ...]
+ZonePart = tuple[str, int, Sequence[ZoneRoom]]
+"""A class, the amount that a zone gives of it, and the rooms of the zone."""
+
+
+class FoundSplit(NamedTuple):
+    """The first split of a division over zones: the parts of the zones, and the shares of each part."""
+
+    parts: Sequence[ZonePart]
+    shares: tuple[Split, ...]
+
+    @property
+    def whole_split(self) -> Split:
+        """All shares together."""
+        return (*chain.from_iterable(self.shares),)
+
+    def equal_splits(self) -> Iterator[Split]:
+        """Yield some other splits that take each part from the same number of providers, as evenly."""
+        shared = [
+            islice(_of_count(name, amount, _useful_rooms(rooms), len(shares)), _MAX_EQUAL)
+            for (name, amount, rooms), shares in zip(self.parts, self.shares, strict=True)
+        ]
+        for each in islice(product(*shared), _MAX_EQUAL):
+            if each != self.shares:
+                yield (*chain.from_iterable(each),)
 
 
 class SplitRank(NamedTuple):
@@ -93,7 +117,7 @@ class SplitRank(NamedTuple):
     unevenness: tuple[int, ...] = ()
 
 
-Ranked = tuple[SplitRank, list[Split]]
+Ranked = tuple[SplitRank, list[FoundSplit]]
 Accepts = Callable[[Split], bool]
 
 
@@ -107,6 +131,8 @@ def best_splits(
     accepts: Accepts = lambda split: True,
 ) -> Ranked | None:
     """Return the best splits that a policy allows at a host, with their rank; None if no split is possible.
+
+    The result has one split for each set of zones; :meth:`FoundSplit.equal_splits` has others.
 
     :param when_empty: the amounts that the zones could give if there were no guest.
     :param apart: distances, indexed by the numbers of both zones.
@@ -141,7 +167,7 @@ def _of_sizes(
         if not all(_may_hold(amount, name, zones, size) for name, amount in asked.items()):
             continue
         best: SplitRank | None = None
-        found: list[Split] = []
+        found: list[FoundSplit] = []
         for chosen in combinations(range(len(zones)), size):
             budget.spend(size)
             distance = sum(apart[one][other] for one, other in combinations(chosen, 2))
@@ -153,28 +179,19 @@ def _of_sizes(
             if not accepts(tuple(_all_shares(asked, some))):
                 continue
             ways = _list_even_ways(asked, some, budget) if even else _list_ways(asked, some, budget)
-            for unevenness, splits in ways:
-                equal = _first_splits(splits, accepts)
-                if equal:
+            for unevenness, parts in ways:
+                splits = (FoundSplit(parts, each) for each in _out_of(parts, budget))
+                first = next((each for each in splits if accepts(each.whole_split)), None)
+                if first is not None:
                     rank = SplitRank(size, distance, unevenness)
                     if best is None or rank < best:
                         best, found = rank, []
                     if rank == best:
-                        found += equal
+                        found.append(first)
                     break
         if best is not None:
             return best, found
     return None
-
-
-def _first_splits(splits: Iterator[Split], accepts: Accepts) -> list[Split]:
-    """Return the first accepted split, and further ones that take from the same number of providers."""
-    accepted = filter(accepts, splits)
-    first = next(accepted, None)
-    if first is None:
-        return []
-    # the splits take from different providers of the same zones, so a later claim may fit beside only one
-    return [first, *[each for each in islice(accepted, _MAX_EQUAL) if len(each) == len(first)]]
 
 
 def _all_shares(asked: Iterable[str], zones: Iterable[Zone]) -> Iterator[ZoneShare]:
@@ -186,15 +203,15 @@ def _all_shares(asked: Iterable[str], zones: Iterable[Zone]) -> Iterator[ZoneSha
 
 def _list_even_ways(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget
-) -> Iterator[tuple[tuple[int, ...], Iterator[Split]]]:
-    """Yield for each division over all given zones its unevenness and its splits, the most even first."""
+) -> Iterator[tuple[tuple[int, ...], Sequence[ZonePart]]]:
+    """Yield for each division over all given zones its unevenness and its parts, the most even first."""
     for divided in _combined_divisions(list(asked.items()), zones, budget):
         parts = [
             (name, part, zone[name])
             for name, division in zip(asked, divided, strict=True)
             for part, zone in zip(division, zones, strict=True)
         ]
-        yield tuple(map(sum_squares, divided)), _out_of(parts, budget)
+        yield tuple(map(sum_squares, divided)), parts
 
 
 def _combined_divisions(
@@ -217,8 +234,8 @@ def _may_hold(amount: int, name: str, zones: Sequence[Zone], size: int) -> bool:
 
 def _list_ways(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget
-) -> Iterator[tuple[tuple[int, ...], Iterator[Split]]]:
-    """Yield the splits of each division that takes a part from each of these zones.
+) -> Iterator[tuple[tuple[int, ...], Sequence[ZonePart]]]:
+    """Yield the parts of each division that takes a part from each of these zones.
 
     The unevenness is an empty tuple, because the order of these divisions does not depend on it.
     """
@@ -242,7 +259,8 @@ def _list_ways(
         return
     tried = list(product(*first))
     for way in tried:
-        yield (), _splits_of_way(way, asked, zones, budget)
+        if parts := _parts_of_way(way, asked, zones):
+            yield (), parts
     # all orders of parts are tried, because zones with equal rooms may differ in traits or other classes
     every = [
         _unique_divisions(each for rooms in by_step for each in _divide_sets(amount, rooms, budget))
@@ -250,8 +268,8 @@ def _list_ways(
     ]
     budget.spend(prod(map(len, every)) // 8)
     for way in product(*every):
-        if way not in tried:
-            yield (), _splits_of_way(way, asked, zones, budget)
+        if way not in tried and (parts := _parts_of_way(way, asked, zones)):
+            yield (), parts
 
 
 def _unique_divisions(divisions: Iterable[list[int] | None]) -> list[list[int]]:
@@ -259,22 +277,21 @@ def _unique_divisions(divisions: Iterable[list[int] | None]) -> list[list[int]]:
     return [list(each) for each in dict.fromkeys(tuple(one) for one in divisions if one is not None)]
 
 
-def _splits_of_way(
-    way: Sequence[Sequence[int]], asked: Iterable[str], zones: Sequence[Zone], budget: SearchBudget
-) -> Iterator[Split]:
-    """Yield splits with the given divisions of each class, if each zone gives a part of some class."""
+def _parts_of_way(
+    way: Sequence[Sequence[int]], asked: Iterable[str], zones: Sequence[Zone]
+) -> Sequence[ZonePart]:
+    """Return the parts of the given divisions of each class; none if a zone gives no part of any class."""
     if not all(any(divided[number] for divided in way) for number in range(len(zones))):
-        return
-    parts = [
+        return ()
+    return [
         (name, part, zones[number][name])
         for name, divided in zip(asked, way, strict=True)
         for number, part in enumerate(divided)
         if part
     ]
-    yield from _out_of(parts, budget)
 
 
-def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:
+def _out_of(parts: Sequence[ZonePart], budget: SearchBudget) -> Iterator[tuple[Split, ...]]:
     """Yield all combinations of splits for these amounts: for each amount, one split over its rooms."""
     if not parts:
         yield ()
@@ -283,7 +300,7 @@ def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: Search
     for shares in _of_zone(name, amount, rooms):
         budget.spend(len(shares))
         for more in _out_of(others, budget):
-            yield (*shares, *more)
+            yield (shares, *more)
 
 
 def _join_rooms(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRoom:
@@ -303,14 +320,23 @@ def _join_rooms(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRo
 
 def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Split]:
     """Yield splits of an amount over the providers of one zone; splits over few providers come first."""
-    useful = sorted((room for room in rooms if room.least <= room.most), key=lambda room: room.most)
+    useful = _useful_rooms(rooms)
     for count in range(1, len(useful) + 1):
-        for chosen in combinations(useful, count):
-            divided = _divide_equally(amount, chosen)
-            for parts in () if divided is None else _fitting_orders(divided, chosen):
-                yield tuple(
-                    ZoneShare(room.provider, name, part) for room, part in zip(chosen, parts, strict=True)
-                )
+        yield from _of_count(name, amount, useful, count)
+
+
+def _useful_rooms(rooms: Sequence[ZoneRoom]) -> list[ZoneRoom]:
+    return sorted((room for room in rooms if room.least <= room.most), key=lambda room: room.most)
+
+
+def _of_count(name: str, amount: int, useful: Sequence[ZoneRoom], count: int) -> Iterator[Split]:
+    """Yield splits of an amount over this number of providers of one zone."""
+    for chosen in combinations(useful, count):
+        divided = _divide_equally(amount, chosen)
+        for parts in () if divided is None else _fitting_orders(divided, chosen):
+            yield tuple(
+                ZoneShare(room.provider, name, part) for room, part in zip(chosen, parts, strict=True)
+            )
 
 
 def _fitting_orders(parts: Sequence[int], rooms: Sequence[ZoneRoom]) -> Iterable[Sequence[int]]:
