@@ -1,5 +1,6 @@
 """Has gunicorn's parent process, which listens for connections, and starts and stops the workers."""
 
+import signal
 import socket
 import struct
 import time
@@ -11,6 +12,8 @@ from gunicorn.arbiter import Arbiter
 
 _HANDSHAKE_SECONDS: Final = 0.1
 """A stopping server gives clients this number of seconds to complete the connections that they have begun."""
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+"""The signals that stop a server or a worker."""
 _SO_ATTACH_FILTER: Final = 26
 """The option of sockets in the kernel's ``asm-generic/socket.h``; Python has no name for it."""
 _DROP_SYN: Final = (
@@ -33,6 +36,18 @@ class ServerArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         """Start the missing workers. gunicorn calls this method."""
         with self.app.share_with_workers(self.num_workers - len(self.WORKERS)):
             super().spawn_workers()
+
+    def spawn_worker(self) -> int:
+        """Start a worker, and return its process id. gunicorn calls this method."""
+        # until a new worker has its own handlers, the arbiter's handlers would lose the worker's signals, and
+        # the worker would not stop; so the kernel keeps the signals (BufferingWorker.init_signals)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            # the variable has a type for the type checker, because gunicorn has no types
+            pid: int = super().spawn_worker()
+            return pid
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def reload(self) -> None:
         """Replace all workers. gunicorn calls this method on SIGHUP."""

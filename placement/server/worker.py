@@ -14,6 +14,7 @@ import logging
 import os
 import resource
 import select
+import signal
 import sys
 import threading
 import time
@@ -28,7 +29,7 @@ from gunicorn.http import wsgi
 from gunicorn.workers.base import Worker
 
 from placement.api.call import ABANDONED, BODY
-from placement.server.arbiter import ServerArbiter
+from placement.server.arbiter import STOP_SIGNALS, ServerArbiter
 from placement.server.client_poll import READABLE, WRITABLE, ClientPoll
 from placement.server.connection import ClientConnection, TooLarge
 from placement.server.plain_http import PlainRequest, PlainResponse, make_environ
@@ -127,6 +128,11 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._clients = ClientPoll(self.cfg, connections)
         self._stop_began = 0.0
         super().init_process()
+
+    def init_signals(self) -> None:
+        """Set the signal handlers, and get the signals since the fork. gunicorn calls this method."""
+        super().init_signals()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def run(self) -> None:
         """Serve requests until the worker has to stop. gunicorn calls this method."""

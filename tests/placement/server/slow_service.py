@@ -2,7 +2,8 @@
 
 Run as ``python -m tests.placement.server.slow_service ADDRESS LIMITS [FOLDER]``, where the limits are JSON:
 values by ``module.name``, or by ``gunicorn.name`` for its settings. Before a stopping worker closes its
-listening socket, it makes the file ``paused`` in the folder, and waits for the file ``go`` there.
+listening socket, it makes the file ``paused`` in the folder, and waits for the file ``go`` there. If the
+folder has the file ``slow``, a new worker makes the file ``forked``, and waits for the file ``boot``.
 ``/wait`` is answered after ``/go``, and ``/sleep`` after three seconds; ``/big`` has 16 MiB; ``/exit`` ends
 the thread; ``/state`` shows the state of the worker.
 """
@@ -29,6 +30,13 @@ class _Known(worker.BufferingWorker):
     """The worker, with its state for the application."""
 
     here: "_Known"
+
+    def init_process(self) -> None:
+        """Called by gunicorn."""
+        if PAUSES and (PAUSES / "slow").exists():
+            (PAUSES / "forked").touch()
+            wait_for((PAUSES / "boot").exists)
+        super().init_process()
 
     def run(self) -> None:
         """Called by gunicorn."""

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -126,6 +127,18 @@ def test_a_stop_ends_in_its_time_with_connections_that_are_not_used(tmp_path: Pa
         server.process.terminate()
         assert server.process.wait(NEVER) == 0
     assert "SIGKILL" not in server.log.read_text()
+
+
+def test_a_stop_reaches_a_worker_that_was_just_started(tmp_path: Path) -> None:
+    (tmp_path / "slow").touch()
+    with serving(tmp_path) as server:
+        wait_for((tmp_path / "forked").exists, evidence=server.log.read_text)
+        server.go_on()
+        server.process.terminate()
+        wait_for(lambda: "Handling signal: term" in server.log.read_text(), evidence=server.log.read_text)
+        time.sleep(0.5)  # the worker gets its signal soon after this line of the log
+        (tmp_path / "boot").touch()
+        assert server.process.wait(NEVER / 2) == 0
 
 
 def test_a_connection_is_refused_if_no_worker_can_take_it(tmp_path: Path) -> None:
