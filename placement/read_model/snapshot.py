@@ -26,7 +26,7 @@ from placement.read_model.layered_dict import as_one_layer, copy_for_changes
 from placement.read_model.provider import Attribute, Provider
 from placement.read_model.tree_classes import EquivalentHosts, TreeClasses, any_differs
 from placement.read_model.tree_table import Spend, TreeTable, TreeTables
-from placement.read_model.trees import HostTree, PortionBounds, Where
+from placement.read_model.trees import BoundedCache, FirstAssignments, HostTree, PortionBounds, Where
 
 DISTANCE: Final = "numa_distance."
 """Prefix of attributes that state the distance of a NUMA node to another node. The uuid of the other node's
@@ -41,6 +41,9 @@ _ANEW_SHARE: Final = 0.1
 """Up to this share of changed trees, the indexes of free amounts are updated. Above this share, they are
 rebuilt.
 """
+# an entry has about 3 KB: the positions of up to 16 candidates, and those of the options
+_MAX_FIRST: Final = 1024
+"""Maximum number of lists of first assignments that are kept."""
 
 
 class ModelSnapshot:
@@ -82,6 +85,9 @@ class ModelSnapshot:
         self._kinds = TreeClasses()
         #: shared with copies, because a table is made again for the trees of any snapshot
         self._tables = TreeTables()
+        #: by the form of a request and the options at a tree; the search fills this cache. It is shared with
+        #: copies, because positions do not depend on the providers of a snapshot
+        self.first_assignments: BoundedCache[Hashable, FirstAssignments] = BoundedCache(_MAX_FIRST)
         #: whether this is another snapshot with other usage, of which no later snapshot is made
         self._is_scenario = False
         self._whole: MutableMapping[int, HostTree] = {}
@@ -165,6 +171,7 @@ class ModelSnapshot:
         new._distances = self._distances
         # the classes are shared, because structures and classes of trees are only added, never changed
         new._kinds, new._tables = self._kinds, self._tables
+        new.first_assignments = self.first_assignments
         new._whole = copy_for_changes(self._whole)
         new._free_indexes = self._free_indexes.copy()
         new._sums = self._sums.copy()

@@ -15,9 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from placement.read_model.provider import Inventory, Provider
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 Where = tuple[tuple[str, ...], bool]
 """The key of a layout: some resource classes, and whether the layout contains all providers."""
@@ -105,8 +108,31 @@ def slot_picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
     return itemgetter(*slots)
 
 
+class BoundedCache(dict[_K, _V]):
+    """Results that are kept for later requests, up to a maximum number."""
+
+    __slots__ = ("_most",)
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def keep(self, key: _K, value: _V) -> _V:
+        """Keep a result, and return it; if the cache is full, drop all other results."""
+        # tracking the use of each result would cost more than making a few results again
+        if len(self) >= self._most:
+            self.clear()
+        self[key] = value
+        return value
+
+
 Places = tuple[int, tuple[int, ...]]
 """The position of a provider, and the slots of some of its inventories."""
+Options = tuple[tuple[int, ...], ...]
+"""For each need of a request, the positions of the providers that can serve it."""
+ListEnd = Literal["full", "rest", "done"]
+"""The reason for the end of a list of results: it is full, the search rests, or there are no more results."""
+FirstAssignments = tuple[Sequence[tuple[int, ...]], ListEnd]
+"""The first assignments of providers to the needs of a request, by positions, and the end of the list."""
 
 ZONE: Final = "HW_NUMA_ROOT"
 """The trait of NUMA nodes."""
@@ -118,10 +144,12 @@ structure caches.
 _MAX_LAYOUTS: Final = 4
 """Maximum number of layouts that each frame caches, which suffices because most requests repeat."""
 _MAX_PARTS: Final = 4
-"""Maximum number of parts that each frame caches; successive requests mostly have the same options."""
+"""Maximum number of results for different options that each frame caches; successive requests mostly have the
+same options.
+"""
 
 _MAX_CHOSEN: Final = 64
-"""Maximum number of positions in a part that a frame caches."""
+"""Maximum number of positions in options for which results are kept."""
 
 
 class PortionBounds(NamedTuple):
@@ -184,6 +212,12 @@ class TreePart(NamedTuple):
     """For each provider, a number of its branch; None for root and sharing providers."""
 
 
+def is_keepable(options: Options) -> bool:
+    """Return whether results for these options may be kept for later requests."""
+    # results for requests with many groups would take much memory, and rarely occur again
+    return sum(map(len, options)) <= _MAX_CHOSEN
+
+
 class TreeFrame:
     """The parents and resource classes that several structures with different portions have in common.
 
@@ -194,7 +228,7 @@ class TreeFrame:
 
     __slots__ = (
         *("__weakref__", "_giving", "_layouts", "_parts"),
-        *("branches", "classes", "having", "lineages", "slots"),
+        *("branches", "classes", "having", "lineages", "slots", "within_reach"),
     )
 
     def __init__(self, parents: Sequence[int | None], names: Sequence[Sequence[str]]) -> None:
@@ -212,8 +246,12 @@ class TreeFrame:
         self.classes = frozenset(self.having)
         # these caches are in the frame, so that they are dropped with its last tree
         self._giving: dict[tuple[str, ...], Sequence[Places]] = {}
-        self._layouts: dict[Where, TreeLayout] = {}
-        self._parts: dict[tuple[tuple[int, ...], ...], TreePart] = {}
+        self._layouts: BoundedCache[Where, TreeLayout] = BoundedCache(_MAX_LAYOUTS)
+        self._parts: BoundedCache[Options, TreePart] = BoundedCache(_MAX_PARTS)
+        #: by the same_subtree rules of a request, each with the indexes of its needs, and the options of each
+        #: need: the options that the rules leave, or None if a need has no option left. The search fills this
+        #: cache
+        self.within_reach: BoundedCache[tuple[Options, Options], Options | None] = BoundedCache(_MAX_PARTS)
 
     def places_giving(self, names: tuple[str, ...]) -> Sequence[Places]:
         """Return the position and the slots of each provider that has all these resource classes."""
@@ -234,15 +272,11 @@ class TreeFrame:
         found = self._layouts.get(where)
         if found is None:
             names, whole = where
-            found = arrange_tree(self.lineages, self.having, names, whole=whole)
-            # if the cache is full, all layouts are dropped, because tracking their use would cost more than
-            # making a layout again
-            if len(self._layouts) >= _MAX_LAYOUTS:
-                self._layouts.clear()
-            self._layouts[where] = found
+            layout = arrange_tree(self.lineages, self.having, names, whole=whole)
+            found = self._layouts.keep(where, layout)
         return found
 
-    def part_of(self, chosen: tuple[tuple[int, ...], ...]) -> TreePart:
+    def part_of(self, chosen: Options) -> TreePart:
         """Return the part of a provider set with these positions from the cache; make it if it is missing."""
         found = self._parts.get(chosen)
         if found is None:
@@ -259,11 +293,8 @@ class TreeFrame:
                 tuple([tuple([place[up] for up in self.lineages[at] if up in place]) for at in own]),
                 (*branches, *(None,) * (len(positions) - len(own))),
             )
-            # parts of requests with many groups would take much memory, and rarely occur again
-            if sum(map(len, chosen)) <= _MAX_CHOSEN:
-                if len(self._parts) >= _MAX_PARTS:
-                    self._parts.clear()
-                self._parts[chosen] = found
+            if is_keepable(chosen):
+                self._parts.keep(chosen, found)
         return found
 
 
@@ -299,7 +330,9 @@ class TreeStructure:
         self.portions = [members[at].inventories[name] for at, name in self.slots]
         # these caches are in the structure, so that they are dropped with its last tree
         self._bounds: dict[str, PortionBounds] = {}
-        self._with_most: dict[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = {}
+        self._with_most: BoundedCache[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = (
+            BoundedCache(_MAX_KEPT)
+        )
 
     def places_giving(self, names: tuple[str, ...]) -> Sequence[Places]:
         """Return the position and the slots of each provider that has all these resource classes."""
@@ -330,11 +363,8 @@ class TreeStructure:
                 at_once = min(here, portions.max_unit)
                 if at_once > most.get(name, -1):
                     most[name] = at_once
-            # if the cache is full, all entries are dropped; empty hosts, which profit most, soon share one
-            # object again
-            if len(self._with_most) >= _MAX_KEPT:
-                self._with_most.clear()
-            found = self._with_most[free] = free, most
+            # empty hosts, which profit most, soon share one object again if the cache was full
+            found = self._with_most.keep(free, (free, most))
         return found
 
     def find_bounds(self, name: str) -> PortionBounds:

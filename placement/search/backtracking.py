@@ -414,17 +414,13 @@ def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> 
     rules.budget.spend(len(rules.unsuffixed_traits) * sum(map(len, options)))
 
     def sort_key(index: int) -> tuple[bool, int, float]:
-        need = rules.needs[index]
-        decides = need.unsuffixed and any(
+        decides = rules.needs[index].unsuffixed and any(
             not provider.traits.isdisjoint(traits)
             for traits in rules.unsuffixed_traits
             for provider in options[index]
         )
-        shares = [
-            amount / rules.contested[name] for name, amount in need.resources if name in rules.contested
-        ]
         # needs with the fewest options come first, which keeps the tree of choices narrow near its root
-        return not decides, len(options[index]), -max(shares, default=0)
+        return not decides, len(options[index]), -rules.contested_shares[index]
 
     return sorted(range(len(options)), key=sort_key)
 

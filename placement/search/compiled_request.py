@@ -16,10 +16,18 @@ from functools import cached_property
 from inspect import GEN_CLOSED, getgeneratorstate
 from itertools import chain, islice, product, tee
 from operator import ge, itemgetter
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from placement.read_model.provider import Provider
-from placement.read_model.trees import HostTree, Places, ProviderSet, TreePart
+from placement.read_model.trees import (
+    HostTree,
+    ListEnd,
+    Options,
+    Places,
+    ProviderSet,
+    TreePart,
+    is_keepable,
+)
 from placement.search.backtracking import (
     SMALL_BY_KINDS,
     SMALL_IN_PAIRS,
@@ -49,8 +57,8 @@ first.
 
 _PartBatches = tuple[TreePart | None, Iterable[PatternBatch]]
 """A part of a tree, and batches of patterns with positions in this part. None stands for the whole tree."""
-_BatchEnd = Literal["full", "rest", "done"]
-"""The reason for the end of a batch: it is full, the search rests, or there are no more patterns."""
+_UNKNOWN: Final = ((-1,),)
+"""Stands for options that are not in a cache, because None stands for a need without an option."""
 
 
 class NeedOptions(NamedTuple):
@@ -111,6 +119,11 @@ class SearchResults:
         # a need that fails is moved to the front, because in a crowded cloud the same need fails in most of
         # the trees
         self.hardest_first = [*rules.distinct]
+
+    @property
+    def form(self) -> Hashable:
+        """A key of all settings that decide which patterns the first batch has."""
+        return self.batch, self.distinct_only, self.options_only
 
 
 class _ContestedClass(NamedTuple):
@@ -234,25 +247,36 @@ class CompiledRequest:
         ]
         return UnusedPatterns(PatternBatch(found), tuple(pools))
 
-    def _options_within(self, free: tuple[int, ...]) -> Sequence[Sequence[int]] | None:
+    def _options_within(self, free: tuple[int, ...]) -> Options | None:
         """Return for each need the positions that can serve it; None if some need has none."""
-        options: Sequence[Sequence[int]] | None = self._having_enough(free)
-        # unusable options are removed before the key is made, so that more trees have equal keys
-        for rule in self._rules.subtrees:
-            options = options and self._within_reach(rule, options)
-        return options
+        having = self._having_enough(free)
+        if having is None:
+            return None
+        options, subtrees = tuple(map(tuple, having)), self._rules.subtrees
+        if not subtrees:
+            return options
+        # unusable options are removed before the key of the patterns is made, so that more trees have equal
+        # keys; the same options often recur in trees of the frame, and in later requests
+        kept = self._shape.frame.within_reach
+        left = kept.get((subtrees, options), _UNKNOWN)
+        if left is _UNKNOWN:
+            left = self._within_reach(options)
+            if is_keepable(options):
+                kept.keep((subtrees, options), left)
+        return left
 
     def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> _PartBatches:
         """Return the patterns for all trees with these free amounts, as a tuple or an iterator to copy."""
-        amounts = self._contested_amounts(free)
-        having = None if amounts is None else self._options_within(free)
-        contested = None
-        if amounts is not None and having is not None:
-            contested = self._contested_places(amounts, having)
-        if having is None or contested is None:
-            return None, ()
         rules, searched, members = self._rules, self._searched, provider_set.members
-        options = (*map(tuple, having),)
+        amounts: list[list[int]] | None = []
+        contested: list[tuple[tuple[int, int], ...]] | None = []
+        if rules.adding_up:
+            amounts = self._contested_amounts(free)
+        options = None if amounts is None else self._options_within(free)
+        if options is not None and amounts:
+            contested = self._contested_places(amounts, options)
+        if options is None or contested is None:
+            return None, ()
         part = self._shape.frame.part_of(options)
         shown = part.positions
         is_part = searched.options_only and len(shown) < len(members)
@@ -279,10 +303,13 @@ class CompiledRequest:
         if known is None:
             if is_part:
                 provider_set = OptionSet(provider_set, part)
-            kinds = self._kinds_at(provider_set, options) if is_wide else None
-            patterns = self._find_patterns(provider_set, options, kinds=kinds)
+
+            def find_patterns() -> Generator[CandidatePattern | None]:
+                kinds = self._kinds_at(provider_set, options) if is_wide else None
+                return self._find_patterns(provider_set, options, kinds=kinds)
+
             # the first batch is made now: mostly it has all patterns, and then a tuple replaces the iterator
-            first, end = self._next_batch(patterns)
+            first, end, patterns = self._first_batch(likeness, options, find_patterns)
             begun: tuple[PatternBatch, ...] = (first,) if first else ()
             if end == "done":
                 known = begun
@@ -291,6 +318,45 @@ class CompiledRequest:
                 known = tee(chain(begun, self._in_batches(patterns)), 1)[0]
             searched.batches[likeness] = known
         return part if is_part else None, known
+
+    def _first_batch(
+        self,
+        likeness: Hashable,
+        options: Options,
+        find_patterns: Callable[[], Generator[CandidatePattern | None]],
+    ) -> tuple[PatternBatch, ListEnd, Generator[CandidatePattern | None]]:
+        """Return the first batch, the reason why it ends, and a generator of the further patterns.
+
+        If each rule compares two needs at a time, the positions of the batch are the same for all requests of
+        one form with these options, so they are kept for later requests.
+        """
+        rules, searched = self._rules, self._searched
+        form = None
+        # the product of the options takes less time than a lookup
+        if rules.pairwise_form and not rules.by_options_alone and self._is_lasting and is_keepable(options):
+            form = rules.pairwise_form, searched.form, likeness
+            known = rules.snapshot.first_assignments.get(form)
+            if known is not None:
+                listed, end = known
+                rules.budget.spend(len(listed))
+                batch = PatternBatch(map(searched.patterns.__getitem__, listed))
+                return batch, end, _without(listed, find_patterns)
+        patterns = find_patterns()
+        batch, end = self._next_batch(patterns)
+        # a budget that is spent has cut the batch off; batches without patterns count dead ends for messages
+        if form is not None and batch and not rules.budget.ended:
+            listed = tuple([positions for positions, _ in batch])
+            rules.snapshot.first_assignments.keep(form, (listed, end))
+        return batch, end, patterns
+
+    @cached_property
+    def _is_lasting(self) -> bool:
+        """Return whether the relations of the sharing providers will be the same in later requests.
+
+        This is so if each of them is alone in its tree. The keys of results have only their ids.
+        """
+        snapshot = self._rules.snapshot
+        return all(len(snapshot.trees.get(each, ())) == 1 for each in self._shared_ids)
 
     def _is_wide(self, options: Sequence[Sequence[int]]) -> bool:
         """Return whether there are at least ``_WIDE`` assignments, and some of them can be equivalent."""
@@ -331,25 +397,24 @@ class CompiledRequest:
             return kinds
         return None
 
-    def _within_reach(
-        self, rule: Sequence[int], options: Sequence[Sequence[int]]
-    ) -> Sequence[Sequence[int]] | None:
-        """Return the options that a same_subtree rule allows together with some option of each other need.
+    def _within_reach(self, options: Options) -> Options | None:
+        """Return the options that each same_subtree rule allows together with some option of its other needs.
 
         The result is None if a need has no option left. The root of the subtree has to be an option of one of
         these needs.
         """
         lineages = self._shape.lineages
-        if any(options[index][-1] >= len(lineages) for index in rule):
-            return options  # the ancestors of sharing providers are in other trees
-        self._rules.budget.spend(sum([len(options[index]) for index in rule]))
-        tops = subtree_tops(rule, options, lineages)
-        if not tops:
-            return None
         left = [*options]
-        for index in rule:
-            left[index] = [at for at in options[index] if not tops.isdisjoint(lineages[at])]
-        return left
+        for rule in self._rules.subtrees:
+            if any(left[index][-1] >= len(lineages) for index in rule):
+                continue  # the ancestors of sharing providers are in other trees
+            self._rules.budget.spend(sum([len(left[index]) for index in rule]))
+            tops = subtree_tops(rule, left, lineages)
+            if not tops:
+                return None
+            for index in rule:
+                left[index] = tuple([at for at in left[index] if not tops.isdisjoint(lineages[at])])
+        return tuple(left)
 
     def _contested_amounts(self, free: tuple[int, ...]) -> list[list[int]] | None:
         """Return for each contested class the free amount at each option.
@@ -482,7 +547,7 @@ class CompiledRequest:
 
     def _in_batches(self, patterns: Generator[CandidatePattern | None]) -> Iterator[PatternBatch]:
         """Yield the patterns in batches, and an empty batch at each rest of the search."""
-        end: _BatchEnd = "full"
+        end: ListEnd = "full"
         while end != "done":
             batch, end = self._next_batch(patterns)
             if batch:
@@ -490,7 +555,7 @@ class CompiledRequest:
             if end == "rest":
                 yield PatternBatch()
 
-    def _next_batch(self, patterns: Generator[CandidatePattern | None]) -> tuple[PatternBatch, _BatchEnd]:
+    def _next_batch(self, patterns: Generator[CandidatePattern | None]) -> tuple[PatternBatch, ListEnd]:
         """Return the patterns of the next batch, and the reason why the batch ends."""
         batch: list[CandidatePattern] = []
         try:
@@ -505,6 +570,16 @@ class CompiledRequest:
                 raise
             return PatternBatch(batch), "done"
         return PatternBatch(batch), "done" if getgeneratorstate(patterns) == GEN_CLOSED else "rest"
+
+
+def _without(
+    listed: Iterable[tuple[int, ...]], find_patterns: Callable[[], Generator[CandidatePattern | None]]
+) -> Generator[CandidatePattern | None]:
+    """Yield the patterns that a new search finds, without those that are listed."""
+    known = {*listed}
+    for pattern in find_patterns():
+        if pattern is None or pattern.positions not in known:
+            yield pattern
 
 
 def options_of(

@@ -17,6 +17,7 @@ proof can miss that a request is impossible, but never refuses a possible reques
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from math import gcd
 from types import MappingProxyType
@@ -260,10 +261,12 @@ class RequestRules:
         ]
         #: the indexes of the needs of the group without a suffix
         self.unsuffixed = [index for index, need in enumerate(needs) if need.unsuffixed]
-        subtrees = [
-            [index for index, need in enumerate(needs) if need.suffix in suffixes]
-            for suffixes in request.same_subtrees
-        ]
+        subtrees = tuple(
+            [
+                tuple([index for index, need in enumerate(needs) if need.suffix in suffixes])
+                for suffixes in request.same_subtrees
+            ]
+        )
         #: for each need, its amounts by class, as candidates have them
         self.amounts: list[Mapping[str, int]] = [dict(need.resources) for need in needs]
         #: for each need, the index of the first need with the same amounts and conditions, which the same
@@ -305,6 +308,38 @@ class RequestRules:
         )
         #: for each need, the same_subtree rules that name its group
         self.subtrees_of = [[rule for rule in subtrees if index in rule] for index in range(len(needs))]
+
+    @cached_property
+    def contested_shares(self) -> tuple[float, ...]:
+        """The largest share that each need has in the sum of all needs for a contested class."""
+        contested = self.contested
+        return tuple(
+            [
+                max(
+                    [amount / contested[name] for name, amount in amounts.items() if name in contested],
+                    default=0,
+                )
+                for amounts in self.amounts
+            ]
+        )
+
+    @cached_property
+    def pairwise_form(self) -> Hashable:
+        """A key of all parts of the request that decide which assignments exist, beside the options.
+
+        The key is None if not each rule compares two needs at a time.
+        """
+        if not self.pairwise:
+            return None
+        firsts: dict[Hashable, int] = {}
+        return (
+            self.isolate,
+            tuple([need.unsuffixed for need in self.needs]),
+            # amounts matter only by their equality, and by their shares, which decide the order of the needs
+            tuple([firsts.setdefault(need.resources, index) for index, need in enumerate(self.needs)]),
+            self.contested_shares,
+            self.subtrees,
+        )
 
     def traits_settled(self, options: Sequence[Sequence[Provider]]) -> bool | None:
         """Return whether the providers of the group without a suffix have the group's required traits.

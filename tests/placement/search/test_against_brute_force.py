@@ -4,9 +4,10 @@ Each random snapshot is searched ten times. With PLACEMENT_EXAMPLES_PERCENT=1000
 are tried.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from unittest.mock import patch
 
 import orjson
@@ -139,6 +140,8 @@ def test_a_spent_budget_leaves_a_part_of_the_candidates(
     assert len(found) == len(set(found))
     assert set(found) <= everything
     assert budget.ended == "deadline" or set(found) == everything
+    # a search that was cut off leaves nothing behind that a later search would take for all assignments
+    check(snapshot, request)
 
 
 @pytest.mark.parametrize("minor", [10, 11, 12, 16, 17, 26, 27, 28, 29, 33, 34, 39])
@@ -215,6 +218,44 @@ def test_earlier_results_do_not_affect_a_changed_snapshot(
             snapshot.put(other.providers[provider_id])
         elif usage is not None:
             snapshot.put(replace(usage, used=dict.fromkeys(usage.inventories, 1)))
+
+
+KEPT = {rests: ModelSnapshot().first_assignments for rests in (0, 256)}
+"""Assignments that all snapshots of the next test share, although their hosts have nothing in common."""
+
+
+@settings(exhaustive, max_examples=EXAMPLES)
+@given(
+    crowded_hosts() | packings() | fleets() | neighbours(),
+    st.sampled_from(("depth-first", "breadth-first")),
+    st.sampled_from((*KEPT,)),
+)
+def test_assignments_of_other_requests_change_neither_candidates_nor_their_order(
+    situation: tuple[ModelSnapshot, CandidatesRequest], strategy: str, rests: int
+) -> None:
+    snapshot, request = situation
+    fresh = ModelSnapshot(snapshot)
+    for like in similar_requests(request):
+        with patch.object(backtracking, "_CHOICES_BEFORE_REST", rests):
+            fresh.first_assignments.clear()
+            expected = [*map(comparable, find(fresh, like, strategy=strategy))]
+            snapshot.first_assignments = KEPT[rests]
+            assert [*map(comparable, find(snapshot, like, strategy=strategy))] == expected
+
+
+def similar_requests(request: CandidatesRequest) -> Iterator[CandidatesRequest]:
+    """Requests for the same classes that differ in rules, amounts, or the group without a suffix."""
+    one, other = (
+        [replace(each, resources=dict.fromkeys(each.resources, amount)) for each in request.groups]
+        for amount in (1, 2)
+    )
+    of_groups = [request.groups, one, [*other[:1], *one[1:]], [*one[:-1], *other[-1:]]]
+    if all(each.suffix for each in request.groups) and request.groups[0].resources:
+        of_groups.append([replace(one[0], suffix=""), *one[1:]])
+    for groups, policy, keeps in product(of_groups, ("none", "isolate"), (True, False)):
+        suffixes = {each.suffix for each in groups}
+        subtrees = tuple([each for each in request.same_subtrees if keeps and each <= suffixes])
+        yield replace(request, groups=tuple(groups), group_policy=policy, same_subtrees=subtrees, nested=True)
 
 
 def is_whole_without(other: ModelSnapshot, provider_id: int, snapshot: ModelSnapshot) -> bool:
