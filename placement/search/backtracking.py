@@ -55,16 +55,28 @@ rest doubles this number.
 """
 
 
+class OptionPlaces(NamedTuple):
+    """The options of each need as positions in ``members``.
+
+    ``lineages`` has by position the positions of the provider and its ancestors. Positions of sharing
+    providers are missing.
+    """
+
+    members: Sequence[Provider]
+    options: Sequence[Sequence[int]]
+    lineages: Sequence[Sequence[int]]
+
+
 def complete_assignments(
     rules: RequestRules,
-    options: Sequence[Sequence[Provider]],
+    places: OptionPlaces,
     rng: random.Random | None = None,
     kinds: AssignmentKinds | None = None,
     *,
     distinct_only: bool = False,
-    places: OptionPlaces | None = None,
-) -> Iterator[Sequence[Provider] | None]:
-    """Yield each complete assignment (one provider for each need) exactly once.
+    in_pairs: bool = False,
+) -> Iterator[tuple[int, ...] | None]:
+    """Yield each complete assignment exactly once: the position of a provider for each need.
 
     With ``rng``, the assignments come in random order. With ``kinds``, one assignment of each set of
     equivalent assignments comes first, and the other assignments of the set come later. A yielded None means
@@ -72,34 +84,36 @@ def complete_assignments(
 
     :param distinct_only: whether to yield only one of several assignments that differ in equal devices or
         groups. This needs ``kinds``.
-    :param places: the places of the options; given only if each rule compares two needs at a time.
+    :param in_pairs: whether each rule compares two needs at a time, and the places have the lineages of all
+        options of same_subtree rules. This needs ``kinds``.
     """
+    members, options = places.members, places.options
     if rng is not None:
         # options are shuffled before the search, so that the first results are a random choice of all results
-        options = [rng.sample(providers, len(providers)) for providers in options]
-    settled = rules.traits_settled(options)
+        options = [rng.sample(found, len(found)) for found in options]
+    providers = [[members[at] for at in found] for found in options]
+    settled = rules.traits_settled(providers)
     if settled is False:
         return
     # no rule relates the needs to each other, so every combination of options is an assignment
     if rules.independent and settled and kinds is None:
         yield from product(*options)
     elif (small := count_ways(options, SMALL) <= SMALL) or fits_at_all(
-        rules.needs, options, rules.isolate, budget=rules.budget
+        rules.needs, providers, rules.isolate, budget=rules.budget
     ):
-        if kinds is None:
-            yield from _run_through(rules, options, small)
+        if kinds is not None and in_pairs:
+            run = _run_of_places(rules, places, _order_needs(rules, providers), kinds, distinct_only)
         else:
-            run = (
-                partial(_run_through, rules, options, small)
-                if places is None
-                else _run_of_places(rules, places, _order_needs(rules, options), kinds, distinct_only)
-            )
-            yield from _distinct_first(run, kinds, distinct_only)
+            run = partial(_run_by_positions, rules, places, providers, small)
+        yield from run() if kinds is None else _distinct_first(run, members, kinds, distinct_only)
 
 
 def _distinct_first(
-    run: Callable[..., Iterator[Sequence[Provider] | None]], kinds: AssignmentKinds, distinct_only: bool
-) -> Iterator[Sequence[Provider] | None]:
+    run: Callable[..., Iterator[tuple[int, ...] | None]],
+    members: Sequence[Provider],
+    kinds: AssignmentKinds,
+    distinct_only: bool,
+) -> Iterator[tuple[int, ...] | None]:
     """Yield all assignments, and first those that differ in more than equal devices and groups.
 
     The first pass yields one assignment of each set that differs only in units of pools. The second pass
@@ -110,7 +124,7 @@ def _distinct_first(
     assignment from each other tree.
     """
     # the first pass needs pools, the second pass needs equal providers, and the third pass equal needs
-    passes: list[Iterator[Sequence[Provider] | None]] = []
+    passes: list[Iterator[tuple[int, ...] | None]] = []
     pools = None if distinct_only else kinds.in_pools
     distinct = RememberedAssignments(kinds)
     if pools is not None:
@@ -134,13 +148,11 @@ def _distinct_first(
                 if yielded:
                     break
                 yield None
-                continue
-            key = tuple([provider.id for provider in chosen])
-            if key not in yielded:
-                yielded.add(key)
+            elif chosen not in yielded:
+                yielded.add(chosen)
                 if pools is not None and number == 0:
                     # the next pass leaves out the ways that are equivalent to this one
-                    distinct.add(chosen)
+                    distinct.add([members[at] for at in chosen])
                 yield chosen
         if not yielded:
             return
@@ -150,19 +162,22 @@ def _distinct_first(
             # earlier ones. In trees with pools, the second pass also yields ways that are not equivalent
             yield None
     for chosen in run():
-        if chosen is None or tuple([provider.id for provider in chosen]) not in yielded:
+        if chosen is None or chosen not in yielded:
             yield chosen
 
 
-class OptionPlaces(NamedTuple):
-    """The options of each need as positions in ``members``.
-
-    ``lineages`` has by position the positions of the provider and its ancestors.
-    """
-
-    members: Sequence[Provider]
-    options: Sequence[Sequence[int]]
-    lineages: Sequence[Sequence[int]]
+def _run_by_positions(
+    rules: RequestRules,
+    places: OptionPlaces,
+    options: Sequence[Sequence[Provider]],
+    small: bool,
+    visited: RememberedAssignments | None = None,
+    kinds: AssignmentKinds | None = None,
+) -> Iterator[tuple[int, ...] | None]:
+    """Yield the assignments of :func:`_run_through` as positions."""
+    at = {places.members[at].id: at for found in places.options for at in found}
+    for chosen in _run_through(rules, options, small, visited, kinds):
+        yield None if chosen is None else tuple([at[provider.id] for provider in chosen])
 
 
 def _run_of_places(
@@ -171,14 +186,14 @@ def _run_of_places(
     order: Sequence[int],
     kinds: AssignmentKinds,
     distinct_only: bool,
-) -> Callable[..., Iterator[Sequence[Provider] | None]]:
-    """Return a replacement of :func:`_run_through` that compares two needs at a time."""
+) -> Callable[..., Iterator[tuple[int, ...] | None]]:
+    """Return a replacement of :func:`_run_by_positions` that compares two needs at a time."""
     # units of pools are equivalent only for the needs that follow, so with pools each choice is remembered
     if distinct_only or kinds.in_pools is None:
         listed = list_assignments(rules, places, order)
         if listed is not None:
             return partial(_run_listed, places.members, listed, order)
-    return partial(_run_in_pairs, rules, places, order)
+    return partial(pairwise_assignments, rules, places, order)
 
 
 def _run_listed(
@@ -187,8 +202,8 @@ def _run_listed(
     order: Sequence[int],
     visited: RememberedAssignments | None = None,
     kinds: AssignmentKinds | None = None,
-) -> Iterator[Sequence[Provider]]:
-    """Yield the assignments of :func:`_run_through` in the same order, from a list of all assignments.
+) -> Iterator[tuple[int, ...]]:
+    """Yield the assignments of :func:`_run_by_positions` in the same order, from a list of all assignments.
 
     The first of several equivalent assignments is also the first in the list. So it is enough to remember
     complete assignments.
@@ -204,9 +219,8 @@ def _run_listed(
             if found[one] > found[other]:
                 break
         else:
-            chosen = [members[at] for at in found]
-            if visited is None or visited.add(chosen):
-                yield chosen
+            if visited is None or visited.add([members[at] for at in found]):
+                yield found
 
 
 def list_assignments(
@@ -253,19 +267,6 @@ def list_assignments(
     return found if in_order == [*range(len(order))] else list(map(itemgetter(*in_order), found))
 
 
-def _run_in_pairs(
-    rules: RequestRules,
-    places: OptionPlaces,
-    order: Sequence[int],
-    visited: RememberedAssignments | None = None,
-    kinds: AssignmentKinds | None = None,
-) -> Iterator[Sequence[Provider] | None]:
-    """Yield the assignments of :func:`_run_through` in the same order, without its more general checks."""
-    members = places.members
-    for found in pairwise_assignments(rules, places, order, visited, kinds):
-        yield None if found is None else [members[at] for at in found]
-
-
 def pairwise_assignments(
     rules: RequestRules,
     places: OptionPlaces,
@@ -273,7 +274,7 @@ def pairwise_assignments(
     visited: RememberedAssignments | None = None,
     kinds: AssignmentKinds | None = None,
 ) -> Iterator[tuple[int, ...] | None]:
-    """Yield the assignments of :func:`complete_assignments`, with positions instead of providers.
+    """Yield the assignments of :func:`complete_assignments` by comparing two needs at a time.
 
     The result is only correct if each rule compares two needs at a time (``rules.pairwise``).
 

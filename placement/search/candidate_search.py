@@ -240,17 +240,17 @@ class CandidateSearch:
         # in most clouds no provider shares with others: then the tree is its own provider set, and no
         # candidate is found twice
         if not self._sharing.providers:
-            plan = self._plan_of(tree, (), in_use=True)
+            plan = self._plan_of(tree, (), (), in_use=True)
             return None if plan is None else plan.pattern_batches(tree, tree.free, self._rng)
         # the free amounts are checked before the sharing providers are looked up, which takes longer than
         # this check
         if self._has_too_little(tree):
             return None
-        shared, uuids = self._sharing.with_tree(root)
-        plan = self._plan_of(tree, shared)
+        shared, uuids, ids = self._sharing.with_tree(root)
+        plan = self._plan_of(tree, shared, ids)
         # candidates of sharing providers alone are the same at each tree that these providers share with, so
         # one tree is enough
-        if plan is None or (plan.only_shared and not each_root and self._is_repeated(shared)):
+        if plan is None or (plan.only_shared and not each_root and self._is_repeated(ids)):
             return None
         provider_set = tree.beside_shared(shared, uuids) if shared else tree
         return plan.pattern_batches(provider_set, tree.free, self._rng)
@@ -273,7 +273,7 @@ class CandidateSearch:
 
     def serves_tree(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
         """Return whether the tree, with its sharing providers, has any candidate."""
-        plan = self._plan_of(tree, shared)
+        plan = self._plan_of(tree, shared, _ids_of(shared))
         if plan is None:
             return False
         provider_set = (
@@ -294,7 +294,7 @@ class CandidateSearch:
         self._searched.batch = BATCH
         if shared:
             shared = [self._without_usage(each) for each in shared]
-        plan = self._plan_of(tree, shared)
+        plan = self._plan_of(tree, shared, _ids_of(shared))
         if plan is None:
             return _NO_PATTERNS
         found = self._when_empty.get((plan, tree.kind, parts))
@@ -358,18 +358,18 @@ class CandidateSearch:
         seen |= known
         return False
 
-    def _is_repeated(self, shared: Iterable[Provider]) -> bool:
+    def _is_repeated(self, provider_ids: tuple[int, ...]) -> bool:
         """Return whether an earlier tree had a candidate of only these sharing providers; remember these."""
-        provider_ids = tuple([each.id for each in shared])
         repeated = provider_ids in self._alone
         self._alone.add(provider_ids)
         return repeated
 
     def _plan_of(
-        self, tree: HostTree, shared: Sequence[Provider], in_use: bool = False
+        self, tree: HostTree, shared: Sequence[Provider], ids: tuple[int, ...], in_use: bool = False
     ) -> CompiledRequest | None:
         """Return the compiled request of a tree; equivalent trees get the same object.
 
+        :param shared: the sharing providers of the tree; ``ids`` has their ids.
         :param in_use: also return None if a quick check shows that too little is free for any candidate.
         """
         # conditions on the root are checked here, so that trees with different roots can share one compiled
@@ -386,16 +386,18 @@ class CandidateSearch:
         # there are two caches: the key of this cache takes one call for each tree, the key in _find_plan() is
         # exact
         read = self._read_tree(tree)
-        key = (read, *[each.id for each in shared]) if shared else read
+        key = (read, ids) if ids else read
         if key in self._plans:
             return self._plans[key]
         # this refusal is not cached, because another tree with this key may have more free
         if in_use and not shared and self._has_too_little(tree):
             return None
-        plan = self._plans[key] = self._find_plan(tree, shared)
+        plan = self._plans[key] = self._find_plan(tree, shared, ids)
         return plan
 
-    def _find_plan(self, tree: HostTree, shared: Sequence[Provider]) -> CompiledRequest | None:
+    def _find_plan(
+        self, tree: HostTree, shared: Sequence[Provider], ids: tuple[int, ...]
+    ) -> CompiledRequest | None:
         """Compile the request for the trees with this tree's key; None if they cannot serve it."""
         self.budget.spend(1 + len(self._met_in) * len(tree.members) // 4)
         # the next two checks are skipped if providers share with the tree, because a sharing provider may
@@ -407,18 +409,21 @@ class CandidateSearch:
             return None
         # the key is exact: trees that differ only in traits or aggregates that no condition uses share one
         # compiled request
-        key = (tree.shape, *met, *[each.id for each in shared])
+        key = (tree.shape, ids, *met)
         if key not in self._distinct_plans:
-            self._distinct_plans[key] = self._new_plan(tree, shared, met)
+            self._distinct_plans[key] = self._new_plan(tree, shared, ids, met)
         return self._distinct_plans[key]
 
     def _new_plan(
-        self, tree: HostTree, shared: Sequence[Provider], met: Sequence[Sequence[bool]]
+        self,
+        tree: HostTree,
+        shared: Sequence[Provider],
+        ids: tuple[int, ...],
+        met: Sequence[Sequence[bool]],
     ) -> CompiledRequest | None:
         rules = self._rules
         serving: Sequence[Sequence[int]] = ()
         if shared:
-            ids = tuple([each.id for each in shared])
             if ids not in self._serving:
                 self._serving[ids] = serving_needs(rules, shared)
             serving = self._serving[ids]
@@ -434,7 +439,11 @@ class CandidateSearch:
             if not having:
                 return None
             traits.append(having)
-        return CompiledRequest(rules, tree, shared, options, tuple(traits), self._searched)
+        return CompiledRequest(rules, tree, ids, options, tuple(traits), self._searched)
+
+
+def _ids_of(providers: Iterable[Provider]) -> tuple[int, ...]:
+    return tuple([each.id for each in providers])
 
 
 def _need_size(need: ProviderNeed) -> int:

@@ -55,6 +55,10 @@ _WIDE: Final = 17
 first.
 """
 
+# in a cloud of unlike hosts, most requests are compiled for a few trees, which rarely have equal amounts
+_UNKEYED: Final = 4
+"""The number of trees of one compiled request that are searched without comparing their free amounts."""
+
 _PartBatches = tuple[TreePart | None, Iterable[PatternBatch]]
 """A part of a tree, and batches of patterns with positions in this part. None stands for the whole tree."""
 _UNKNOWN: Final = ((-1,),)
@@ -148,7 +152,7 @@ class CompiledRequest:
     """A request compiled for trees of one structure, with the results of its searches so far.
 
     :param tree: one of these trees; the conditions of the request have the same results in each of the trees.
-    :param shared: the sharing providers of each of these trees.
+    :param shared_ids: the ids of the sharing providers of each of these trees.
     :param options: the options of each need at all these trees, from :func:`options_of`.
     :param traits: for each trait of the group without a suffix, the options with this trait.
     """
@@ -157,7 +161,7 @@ class CompiledRequest:
         self,
         rules: RequestRules,
         tree: HostTree,
-        shared: Sequence[Provider],
+        shared_ids: tuple[int, ...],
         options: Sequence[NeedOptions],
         traits: Sequence[Collection[int]],
         searched: SearchResults,
@@ -167,7 +171,7 @@ class CompiledRequest:
         self._options = options
         self._searched = searched
         self._traits = traits
-        self._shared_ids = tuple([each.id for each in shared]) if shared else ()
+        self._shared_ids = shared_ids
         # equal needs share one list of options, because a request for many devices mostly has equal groups
         self._distinct = [options[index].own for index in rules.distinct]
         #: the number of steps for a check of all options
@@ -175,7 +179,9 @@ class CompiledRequest:
         #: whether all options are sharing providers, so that no provider of the trees is an option
         self.only_shared = not any(self._distinct)
         self._relevant: Callable[[tuple[int, ...]], Any] | None = None
-        self._by_relevant: dict[Hashable, _PartBatches] | None = None
+        self._by_relevant: dict[Hashable, _PartBatches] = {}
+        #: the number of trees that were searched without a key of their free amounts
+        self._unkeyed = 0
 
     def pattern_batches(
         self, provider_set: ProviderSet, free: tuple[int, ...], rng: random.Random | None = None
@@ -197,13 +203,10 @@ class CompiledRequest:
                 self._in_batches(self._find_patterns(provider_set, options, rng)) if options else ()
             )
         known: _PartBatches | None
-        # the first tree is searched without a key, because there may be no second tree like it
-        if self._by_relevant is None:
-            self._by_relevant = {}
+        if self._unkeyed < _UNKEYED:
+            self._unkeyed += 1
             known = self._batches_alike(provider_set, free)
         else:
-            # the key is made at the second tree, because many requests are compiled for a single tree and
-            # never need it
             if self._relevant is None:
                 self._relevant = _pick_slots(
                     sorted({slot for own in self._distinct for _, slots in own for slot in slots})
@@ -249,11 +252,8 @@ class CompiledRequest:
 
     def _options_within(self, free: tuple[int, ...]) -> Options | None:
         """Return for each need the positions that can serve it; None if some need has none."""
-        having = self._having_enough(free)
-        if having is None:
-            return None
-        options, subtrees = tuple(map(tuple, having)), self._rules.subtrees
-        if not subtrees:
+        options, subtrees = self._having_enough(free), self._rules.subtrees
+        if options is None or not subtrees:
             return options
         # unusable options are removed before the key of the patterns is made, so that more trees have equal
         # keys; the same options often recur in trees of the frame, and in later requests
@@ -303,13 +303,8 @@ class CompiledRequest:
         if known is None:
             if is_part:
                 provider_set = OptionSet(provider_set, part)
-
-            def find_patterns() -> Generator[CandidatePattern | None]:
-                kinds = self._kinds_at(provider_set, options) if is_wide else None
-                return self._find_patterns(provider_set, options, kinds=kinds)
-
             # the first batch is made now: mostly it has all patterns, and then a tuple replaces the iterator
-            first, end, patterns = self._first_batch(likeness, options, find_patterns)
+            first, end, patterns = self._first_batch(likeness, provider_set, options, is_wide)
             begun: tuple[PatternBatch, ...] = (first,) if first else ()
             if end == "done":
                 known = begun
@@ -320,10 +315,7 @@ class CompiledRequest:
         return part if is_part else None, known
 
     def _first_batch(
-        self,
-        likeness: Hashable,
-        options: Options,
-        find_patterns: Callable[[], Generator[CandidatePattern | None]],
+        self, likeness: Hashable, provider_set: ProviderSet, options: Options, is_wide: bool
     ) -> tuple[PatternBatch, ListEnd, Generator[CandidatePattern | None]]:
         """Return the first batch, the reason why it ends, and a generator of the further patterns.
 
@@ -331,22 +323,27 @@ class CompiledRequest:
         one form with these options, so they are kept for later requests.
         """
         rules, searched = self._rules, self._searched
-        form = None
+        # this is a generator, so no work is done until a pattern is asked for
+        patterns = self._find_patterns(provider_set, options, by_kinds=is_wide)
         # the product of the options takes less time than a lookup
-        if rules.pairwise_form and not rules.by_options_alone and self._is_lasting and is_keepable(options):
-            form = rules.pairwise_form, searched.form, likeness
-            known = rules.snapshot.first_assignments.get(form)
-            if known is not None:
-                listed, end = known
-                rules.budget.spend(len(listed))
-                batch = PatternBatch(map(searched.patterns.__getitem__, listed))
-                return batch, end, _without(listed, find_patterns)
-        patterns = find_patterns()
+        if (
+            rules.by_options_alone
+            or not rules.pairwise_form
+            or not is_keepable(options)
+            or not self._is_lasting
+        ):
+            return *self._next_batch(patterns), patterns
+        kept, form = rules.snapshot.first_assignments, (rules.pairwise_form, searched.form, likeness)
+        known = kept.get(form)
+        if known is not None:
+            listed, end = known
+            rules.budget.spend(len(listed))
+            return PatternBatch(map(searched.patterns.__getitem__, listed)), end, _without(listed, patterns)
         batch, end = self._next_batch(patterns)
-        # a budget that is spent has cut the batch off; batches without patterns count dead ends for messages
-        if form is not None and batch and not rules.budget.ended:
-            listed = tuple([positions for positions, _ in batch])
-            rules.snapshot.first_assignments.keep(form, (listed, end))
+        # a budget that is spent has cut the batch off; a search without a pattern counts dead ends for a
+        # message
+        if batch and not rules.budget.ended:
+            kept.keep(form, (tuple([positions for positions, _ in batch]), end))
         return batch, end, patterns
 
     @cached_property
@@ -478,9 +475,9 @@ class CompiledRequest:
             )
         return found
 
-    def _having_enough(self, free: tuple[int, ...]) -> list[list[int]] | None:
+    def _having_enough(self, free: tuple[int, ...]) -> Options | None:
         """Return for each need the positions with enough free; None if some need has none."""
-        having: dict[int, list[int]] = {}
+        having: dict[int, tuple[int, ...]] = {}
         rules, hardest_first = self._rules, self._searched.hardest_first
         rules.budget.spend(self._steps)
         for rank, index in enumerate(hardest_first):
@@ -503,8 +500,8 @@ class CompiledRequest:
             if not here:
                 hardest_first.insert(0, hardest_first.pop(rank))
                 return None
-            having[index] = here
-        return [having[index] for index in rules.first_alike]
+            having[index] = tuple(here)
+        return tuple([having[index] for index in rules.first_alike])
 
     def _find_patterns(
         self,
@@ -512,38 +509,39 @@ class CompiledRequest:
         options: Sequence[Sequence[int]],
         rng: random.Random | None = None,
         kinds: AssignmentKinds | None = None,
+        *,
+        by_kinds: bool = False,
     ) -> Generator[CandidatePattern | None]:
+        """Yield all patterns, and None whenever the search rests.
+
+        :param by_kinds: find the kinds of equal needs and providers at these options.
+        """
+        if by_kinds:
+            kinds = self._kinds_at(provider_set, options)
         members, rules, pattern_at = provider_set.members, self._rules, self._searched.patterns.__getitem__
         in_any_order = rng is None and kinds is None
         # no rule relates the needs to each other, so the product is the answer, computed in C
         if in_any_order and rules.by_options_alone:
             yield from map(pattern_at, product(*options))
             return
-        places = None
+        places, in_pairs = OptionPlaces(members, options, provider_set.own_lineages), False
         limit = SMALL_IN_PAIRS if kinds is None else SMALL_BY_KINDS
         if rng is None and rules.pairwise and count_ways(options, limit) <= limit:
             # lineages have no positions of sharing providers, so options of same_subtree rules must be in the
             # tree
             own = provider_set.own_count
-            if not any(options[index][-1] >= own for rule in rules.subtrees for index in rule):
-                places = OptionPlaces(members, options, provider_set.own_lineages)
-        if places and kinds is None:
+            in_pairs = not any(options[index][-1] >= own for rule in rules.subtrees for index in rule)
+        if in_pairs and kinds is None:
             listed = list_assignments(rules, places)
             if listed is not None:
                 yield from map(pattern_at, listed)
                 return
-            for found in pairwise_assignments(rules, places):
-                yield None if found is None else pattern_at(found)
-            return
-        # rules and the general search work with providers, so their results are converted to positions
-        positions_of = {members[at].id: at for found in options for at in found}
-        providers = [[members[at] for at in found] for found in options]
-        only = self._searched.distinct_only
-        for chosen in complete_assignments(rules, providers, rng, kinds, distinct_only=only, places=places):
-            if chosen is None:
-                yield None
-            else:
-                yield pattern_at(tuple([positions_of[provider.id] for provider in chosen]))
+            found = pairwise_assignments(rules, places)
+        else:
+            only = self._searched.distinct_only
+            found = complete_assignments(rules, places, rng, kinds, distinct_only=only, in_pairs=in_pairs)
+        for chosen in found:
+            yield None if chosen is None else pattern_at(chosen)
 
     def _in_batches(self, patterns: Generator[CandidatePattern | None]) -> Iterator[PatternBatch]:
         """Yield the patterns in batches, and an empty batch at each rest of the search."""
@@ -573,11 +571,11 @@ class CompiledRequest:
 
 
 def _without(
-    listed: Iterable[tuple[int, ...]], find_patterns: Callable[[], Generator[CandidatePattern | None]]
+    listed: Iterable[tuple[int, ...]], patterns: Iterable[CandidatePattern | None]
 ) -> Generator[CandidatePattern | None]:
-    """Yield the patterns that a new search finds, without those that are listed."""
+    """Yield the patterns that are not listed."""
     known = {*listed}
-    for pattern in find_patterns():
+    for pattern in patterns:
         if pattern is None or pattern.positions not in known:
             yield pattern
 

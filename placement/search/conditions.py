@@ -26,6 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import not_
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from placement.read_model.index import ProviderIndex
@@ -310,7 +311,14 @@ class _TraitCondition(ProviderCondition):
         return self._admits_names(provider.traits)
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
-        """Return a function that checks each set of traits once; many providers share few sets."""
+        """Return a function that checks the traits at all positions."""
+        # mostly one set decides, and comparing it with each set of traits takes less time than remembering
+        # the results for all sets
+        names = frozenset[str]().union(*self.sets)
+        if self.excludes:
+            return lambda tree: tuple(map(names.isdisjoint, tree.kind.traits))
+        if len(self.sets) == 1:
+            return lambda tree: tuple(map(not_, map(names.isdisjoint, tree.kind.traits)))
         known = _RememberedValues(self._admits_names)
         return lambda tree: tuple(map(known.__getitem__, tree.kind.traits))
 

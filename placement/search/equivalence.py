@@ -470,7 +470,7 @@ def _shared_ids(snapshot: ModelSnapshot, budget: SearchBudget) -> dict[int, tupl
     ids = {each: tuple([one.id for one in sharing.providers_through(each)]) for each in {*via.values()}}
     found = {root: ids[each] for root, each in via.items()}
     # a tree with sharing providers uses them as its own
-    found.update({root: tuple([each.id for each in sharing.with_tree(root)[0]]) for root in sharing.roots})
+    found.update({root: sharing.with_tree(root).ids for root in sharing.roots})
     return found
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 from placement.read_model.index import MergedIds
 from placement.read_model.provider import SHARES, Provider
@@ -31,6 +31,14 @@ _MANY: Final = 64
 # looking up a name in an index is not worth its time if most trees have the name
 _MAX_SELECTIVE: Final = 0.7
 """Above this share of trees a condition is not selective enough to use its index."""
+
+
+class TreeSharing(NamedTuple):
+    """The sharing providers of a tree outside of the tree, in ascending order of their ids."""
+
+    providers: Sequence[Provider]
+    uuids: tuple[bytes, ...]
+    ids: tuple[int, ...]
 
 
 class SharingProviders:
@@ -56,7 +64,7 @@ class SharingProviders:
             ]
             self.suffice = all(serving)
             self.providers = set().union(*serving)
-        self._known: dict[frozenset[str], tuple[list[Provider], tuple[bytes, ...]]] = {}
+        self._known: dict[frozenset[str], TreeSharing] = {}
 
     def _find_serving(self, need: ProviderNeed) -> set[int]:
         """Return the sharing providers that possibly serve the need.
@@ -109,30 +117,28 @@ class SharingProviders:
             found.update(added)
         return found
 
-    def providers_through(self, aggregates: Iterable[str]) -> list[Provider]:
+    def providers_through(self, aggregates: Iterable[str]) -> Sequence[Provider]:
         """Return the sharing providers in any of these aggregates, in ascending order of their ids."""
-        return self._find_shared(aggregates, set())[0]
+        return self._find_shared(aggregates, set()).providers
 
-    def with_tree(self, root: int) -> tuple[list[Provider], tuple[bytes, ...]]:
-        """Return the tree's sharing providers outside of the tree, in the order of ids, and their uuids."""
-        self.budget.spend()
+    def with_tree(self, root: int) -> TreeSharing:
+        """Return the sharing providers of a tree; the caller counts a step for each tree."""
         # the lists are keyed by the common aggregates, so that all trees of one rack share one list
         via = self._aggregate_names & self._snapshot.whole_trees()[root].all_aggregates
         known = self._known.get(via)
         if known is None:
             known = self._known[via] = self._find_shared(via, set())
         # providers of the tree itself are left out, so this tree needs a list of its own
-        if known[0] and root in self.roots:
+        if known.ids and root in self.roots:
             return self._find_shared(via, set(self._snapshot.trees[root]))
         return known
 
-    def _find_shared(
-        self, aggregates: Iterable[str], without: set[int]
-    ) -> tuple[list[Provider], tuple[bytes, ...]]:
+    def _find_shared(self, aggregates: Iterable[str], without: set[int]) -> TreeSharing:
         found = set().union(*[self._by_aggregate[aggregate] for aggregate in aggregates]) - without
         self.budget.spend(len(found))
-        providers = [self._snapshot.providers[provider_id] for provider_id in sorted(found)]
-        return providers, tuple([each.uuid.encode() for each in providers])
+        ids = tuple(sorted(found))
+        providers = [self._snapshot.providers[provider_id] for provider_id in ids]
+        return TreeSharing(providers, tuple([each.uuid.encode() for each in providers]), ids)
 
     def anchor_roots(self, provider_id: int) -> Iterator[int]:
         """Yield the roots of all trees that can use a sharing provider; a root can occur twice."""

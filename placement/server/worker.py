@@ -8,6 +8,7 @@ a connection that waits for its client (:class:`~placement.server.client_poll.Wa
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import io
 import logging
@@ -110,6 +111,25 @@ _LAST_TICK: Final = 0.1
 """The number of seconds between two checks while the worker stops. It ends soon after its last answer."""
 
 
+_ALLOCATOR_OPTIONS: Final = (
+    # threads compute in turn, so they need no memory areas of their own; with one area, less memory is unused
+    (-8, 1),  # M_ARENA_MAX
+    # Without the next two options, the allocator returns the memory of an answer of 1 MB to the kernel, and
+    # the next answer gets it page by page. This took a tenth of the time of such an answer.
+    (-3, 16 * 1024 * 1024),  # M_MMAP_THRESHOLD
+    (-1, 32 * 1024 * 1024),  # M_TRIM_THRESHOLD
+)
+"""Options of malloc in the GNU C library, each with its value (mallopt(3))."""
+
+
+def _keep_freed_memory() -> None:
+    """Make the allocator keep some freed memory for the next answers."""
+    # other C libraries have no such function
+    with suppress(AttributeError):
+        for option, value in _ALLOCATOR_OPTIONS:
+            ctypes.CDLL(None).mallopt(option, value)
+
+
 class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     """A worker process of gunicorn; its threads wait together for the events of all connections.
 
@@ -127,6 +147,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         connections = min(self.cfg.worker_connections, max(16, most - _RESERVED_FILES))
         self._clients = ClientPoll(self.cfg, connections)
         self._stop_began = 0.0
+        _keep_freed_memory()
         super().init_process()
 
     def init_signals(self) -> None:

@@ -342,7 +342,7 @@ class CloudHosts:
             if root in self._avoided:
                 continue
             if self.sharing:
-                shared = [each for each in sharing.with_tree(root)[0] if each.id in self.sharing]
+                shared = [each for each in sharing.with_tree(root).providers if each.id in self.sharing]
             yield tree, shared
 
 

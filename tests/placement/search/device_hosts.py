@@ -9,7 +9,7 @@ from placement.read_model.provider import Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.request import CandidatesRequest, RequestGroup
 from tests.placement.search import snapshots
-from tests.placement.search.brute import Found
+from tests.placement.search.brute import Found, ancestry, has_room
 from tests.placement.search.snapshots import Spec, build
 
 GPU = "CUSTOM_GPU"
@@ -174,22 +174,43 @@ def class_of(snapshot: ModelSnapshot, request: CandidatesRequest, found: Found) 
     """A key of a candidate. Candidates have the same key if they differ only in equal groups and equal
     devices.
 
-    Devices are equal if they are leaves below one provider, have the same requested traits, and have enough
-    free for the same groups. If one device may serve several groups, equal devices also have the same free
-    amount for all groups together.
+    Devices are equal if they are leaves below one provider, have the same requested traits, and may serve the
+    same groups. If one device may serve several groups, equal devices also have the same free amount for all
+    groups together.
     """
     suffixes_at: dict[int, list[str]] = {}
     for suffix, provider_id in found[1]:
         suffixes_at.setdefault(provider_id, []).append(suffix)
+    options = _options_in_reach(snapshot, request, snapshot.providers[min(suffixes_at)].root_id)
     return frozenset(
         Counter(
             (
-                _provider_class(snapshot, request, snapshot.providers[provider_id]),
+                _provider_class(snapshot, request, snapshot.providers[provider_id], options),
                 tuple(sorted(map(repr, (_group_class(request, suffix) for suffix in suffixes)))),
             )
             for provider_id, suffixes in suffixes_at.items()
         ).items()
     )
+
+
+def _options_in_reach(snapshot: ModelSnapshot, request: CandidatesRequest, root: int) -> dict[str, set[int]]:
+    """The ids of the providers that may serve each group, by its suffix, as far as same_subtree decides."""
+    found = {
+        group.suffix: {
+            each.id
+            for each in snapshot
+            if each.root_id == root
+            and all(has_room(name, amount, each) for name, amount in group.resources.items())
+            and all(not each.traits.isdisjoint(traits) for traits in group.required)
+        }
+        for group in request.groups
+    }
+    for rule in request.same_subtrees:
+        above = [{up for each in found[suffix] for up in ancestry(snapshot, each)} for suffix in rule]
+        tops = {each for suffix in rule for each in found[suffix]}.intersection(*above)
+        for suffix in rule:
+            found[suffix] = {each for each in found[suffix] if tops & {*ancestry(snapshot, each)}}
+    return found
 
 
 def _group_class(request: CandidatesRequest, suffix: str) -> Hashable:
@@ -198,15 +219,16 @@ def _group_class(request: CandidatesRequest, suffix: str) -> Hashable:
     return suffix == "", tuple(sorted(group.resources.items())), group.required, rules
 
 
-def _provider_class(snapshot: ModelSnapshot, request: CandidatesRequest, provider: Provider) -> Hashable:
+def _provider_class(
+    snapshot: ModelSnapshot, request: CandidatesRequest, provider: Provider, options: dict[str, set[int]]
+) -> Hashable:
     if provider.parent_id is None or any(each.parent_id == provider.id for each in snapshot):
         return provider.id
     named = {trait for group in request.groups for traits in group.required for trait in traits}
     free = []
     for name, inventory in sorted(provider.inventories.items()):
         asked = [group.resources[name] for group in request.groups if name in group.resources]
-        available = min(provider.free(name), inventory.max_unit)
-        free.append(tuple(available >= amount for amount in asked))
         if len(asked) > 1 and request.group_policy != "isolate":
-            free.append((min(available, sum(asked)),))
-    return provider.parent_id, tuple(free), frozenset(provider.traits & named)
+            free.append(min(provider.free(name), inventory.max_unit, sum(asked)))
+    serves = tuple(provider.id in options[group.suffix] for group in request.groups)
+    return provider.parent_id, serves, tuple(free), frozenset(provider.traits & named)
