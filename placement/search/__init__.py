@@ -22,11 +22,12 @@ Nouns
     need. Several needs *contest* a class if all of them ask for it. For a contested class, the search
     compares the free amount itself. If several trees are equal in this comparison, the search visits only one
     of them. Trees of different compiled requests are also equivalent if their options have the same
-    relations, such as a common parent. For claims, their options must also have the same positions. A *dead
-    end* is a partial assignment that no choice for the remaining needs can complete. An assignment that
-    differs from a dead end only in equivalent providers is a dead end, too. A search *rests* at a tree after
-    many choices without a result, so that other trees come first. Each step of a search *spends* a part of
-    its *budget*.
+    relations, such as a common parent. For claims, their options must also have the same positions. If each
+    rule compares two needs at a time, the first assignments do not depend on amounts, and the snapshot keeps
+    them for later requests of the same *form*. A *dead end* is a partial assignment that no choice for the
+    remaining needs can complete. An assignment that differs from a dead end only in equivalent providers is a
+    dead end, too. A search *rests* at a tree after many choices without a result, so that other trees come
+    first. Each step of a search *spends* a part of its *budget*.
 
 Modules
     - ``request`` has the classes of requests, which ``placement.schemas`` makes, and filters the providers
