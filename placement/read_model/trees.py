@@ -116,7 +116,7 @@ class BoundedCache(dict[_K, _V]):
     def __init__(self, most: int) -> None:
         self._most = most
 
-    def keep(self, key: _K, value: _V) -> _V:
+    def keep_value(self, key: _K, value: _V) -> _V:
         """Keep a result, and return it; if the cache is full, drop all other results."""
         # tracking the use of each result would cost more than making a few results again
         if len(self) >= self._most:
@@ -273,7 +273,7 @@ class TreeFrame:
         if found is None:
             names, whole = where
             layout = arrange_tree(self.lineages, self.having, names, whole=whole)
-            found = self._layouts.keep(where, layout)
+            found = self._layouts.keep_value(where, layout)
         return found
 
     def part_of(self, chosen: Options) -> TreePart:
@@ -294,7 +294,7 @@ class TreeFrame:
                 (*branches, *(None,) * (len(positions) - len(own))),
             )
             if is_keepable(chosen):
-                self._parts.keep(chosen, found)
+                self._parts.keep_value(chosen, found)
         return found
 
 
@@ -364,7 +364,7 @@ class TreeStructure:
                 if at_once > most.get(name, -1):
                     most[name] = at_once
             # empty hosts, which profit most, soon share one object again if the cache was full
-            found = self._with_most.keep(free, (free, most))
+            found = self._with_most.keep_value(free, (free, most))
         return found
 
     def find_bounds(self, name: str) -> PortionBounds:

@@ -262,7 +262,7 @@ class CompiledRequest:
         if left is _UNKNOWN:
             left = self._within_reach(options)
             if is_keepable(options):
-                kept.keep((subtrees, options), left)
+                kept.keep_value((subtrees, options), left)
         return left
 
     def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> _PartBatches:
@@ -343,7 +343,7 @@ class CompiledRequest:
         # a budget that is spent has cut the batch off; a search without a pattern counts dead ends for a
         # message
         if batch and not rules.budget.ended:
-            kept.keep(form, (tuple([positions for positions, _ in batch]), end))
+            kept.keep_value(form, (tuple([positions for positions, _ in batch]), end))
         return batch, end, patterns
 
     @cached_property
