@@ -125,7 +125,7 @@ class SearchResults:
         self.hardest_first = [*rules.distinct]
 
     @property
-    def form(self) -> Hashable:
+    def batch_form(self) -> Hashable:
         """A key of all settings that decide which patterns the first batch has."""
         return self.batch, self.distinct_only, self.options_only
 
@@ -319,8 +319,8 @@ class CompiledRequest:
     ) -> tuple[PatternBatch, ListEnd, Generator[CandidatePattern | None]]:
         """Return the first batch, the reason why it ends, and a generator of the further patterns.
 
-        If each rule compares two needs at a time, the positions of the batch are the same for all requests of
-        one form with these options, so they are kept for later requests.
+        If each rule compares two needs at a time, the batch has the same positions for all requests of one
+        form with these options. So these positions are kept for later requests.
         """
         rules, searched = self._rules, self._searched
         # this is a generator, so no work is done until a pattern is asked for
@@ -333,12 +333,12 @@ class CompiledRequest:
             or not self._is_lasting
         ):
             return *self._next_batch(patterns), patterns
-        kept, form = rules.snapshot.first_assignments, (rules.pairwise_form, searched.form, likeness)
+        kept, form = rules.snapshot.first_assignments, (rules.pairwise_form, searched.batch_form, likeness)
         known = kept.get(form)
         if known is not None:
             listed, end = known
             rules.budget.spend(len(listed))
-            return PatternBatch(map(searched.patterns.__getitem__, listed)), end, _without(listed, patterns)
+            return PatternBatch(map(searched.patterns.__getitem__, listed)), end, _leave_out(listed, patterns)
         batch, end = self._next_batch(patterns)
         # a budget that is spent has cut the batch off; a search without a pattern counts dead ends for a
         # message
@@ -570,7 +570,7 @@ class CompiledRequest:
         return PatternBatch(batch), "done" if getgeneratorstate(patterns) == GEN_CLOSED else "rest"
 
 
-def _without(
+def _leave_out(
     listed: Iterable[tuple[int, ...]], patterns: Iterable[CandidatePattern | None]
 ) -> Generator[CandidatePattern | None]:
     """Yield the patterns that are not listed."""
