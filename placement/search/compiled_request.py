@@ -338,7 +338,8 @@ class CompiledRequest:
         if known is not None:
             listed, end = known
             rules.budget.spend(len(listed))
-            return PatternBatch(map(searched.patterns.__getitem__, listed)), end, _leave_out(listed, patterns)
+            first = PatternBatch(map(searched.patterns.__getitem__, listed))
+            return first, end, _leave_out(listed, end, patterns)
         batch, end = self._next_batch(patterns)
         # a budget that is spent has cut the batch off; a search without a pattern counts dead ends for a
         # message
@@ -571,12 +572,15 @@ class CompiledRequest:
 
 
 def _leave_out(
-    listed: Iterable[tuple[int, ...]], patterns: Iterable[CandidatePattern | None]
+    listed: Iterable[tuple[int, ...]], end: ListEnd, patterns: Iterable[CandidatePattern | None]
 ) -> Generator[CandidatePattern | None]:
-    """Yield the patterns that are not listed."""
-    known = {*listed}
+    """Yield the patterns that are not listed, and None for each rest after the end of the list."""
+    known, rested = {*listed}, end != "rest"
     for pattern in patterns:
-        if pattern is None or pattern.positions not in known:
+        if pattern is None and not rested:
+            # the caller knows of this rest, which ended the list
+            rested = True
+        elif pattern is None or pattern.positions not in known:
             yield pattern
 
 

@@ -68,6 +68,23 @@ def test_requests_of_one_form_share_assignments() -> None:
     assert {**snapshot.first_assignments} == kept
 
 
+def test_a_host_with_known_assignments_rests_as_often_as_other_hosts() -> None:
+    """A limit shows the turns of the hosts; the assignments of only one of them are known before."""
+    one = [Spec("one"), Spec("zone", "one"), *devices("one", 3), *devices("zone", 1)]
+    other = [Spec("other"), *devices("other", 5)]
+    query = f"resources_1=CUSTOM_GPU:1&resources_2=CUSTOM_GPU:1&resources_3=CUSTOM_GPU:1{ALONE}&limit="
+    for limit in range(1, 85):
+        snapshot = build(*one)
+        found(snapshot, f"{query}{limit}")
+        for provider in [*build(*one, *other)][len(one) :]:
+            snapshot.put(provider)
+        assert found(snapshot, f"{query}{limit}") == found(build(*one, *other), f"{query}{limit}")
+
+
+def devices(parent: str, number: int) -> list[Spec]:
+    return [Spec(f"{parent}-dev{at}", parent, {"CUSTOM_GPU": 1}) for at in range(number)]
+
+
 def test_a_sharing_provider_with_other_relations_has_assignments_of_its_own() -> None:
     """Disks of one tree are equal below one parent, and differ below two parents."""
     shares = ["MISC_SHARES_VIA_AGGREGATE"]
