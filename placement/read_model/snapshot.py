@@ -41,7 +41,8 @@ _ANEW_SHARE: Final = 0.1
 """Up to this share of changed trees, the indexes of free amounts are updated. Above this share, they are
 rebuilt.
 """
-# an entry has about 3 KB: the positions of up to 16 candidates, and those of the options
+# an entry has about 3 KB: the positions of up to 16 candidates, and those of the options. Requests with many
+# groups and rules make entries of up to about 20 KB
 _MAX_FIRST: Final = 1024
 """Maximum number of lists of first assignments that are kept."""
 

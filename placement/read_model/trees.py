@@ -149,7 +149,7 @@ same options.
 """
 
 _MAX_CHOSEN: Final = 64
-"""Maximum number of positions in options for which results are kept."""
+"""Maximum number of positions in options, and of needs in rules, for which results are kept."""
 
 
 class PortionBounds(NamedTuple):
@@ -212,9 +212,9 @@ class TreePart(NamedTuple):
     """For each provider, a number of its branch; None for root and sharing providers."""
 
 
-def is_keepable(options: Options) -> bool:
-    """Return whether results for these options may be kept for later requests."""
-    # results for requests with many groups would take much memory, and rarely occur again
+def is_keepable(options: Sequence[Sequence[int]]) -> bool:
+    """Return whether results for these options, or these rules of needs, may be kept for later requests."""
+    # results for requests with many groups or rules would take much memory, and rarely occur again
     return sum(map(len, options)) <= _MAX_CHOSEN
 
 

@@ -261,7 +261,7 @@ class CompiledRequest:
         left = kept.get((subtrees, options), _UNKNOWN)
         if left is _UNKNOWN:
             left = self._within_reach(options)
-            if is_keepable(options):
+            if is_keepable(options) and is_keepable(subtrees):
                 kept.keep_value((subtrees, options), left)
         return left
 

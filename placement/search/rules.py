@@ -25,6 +25,7 @@ from typing import Final
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import is_keepable
 from placement.search.budget import SearchBudget
 from placement.search.conditions import ProviderCondition, ProviderNeed
 from placement.search.request import CandidatesRequest
@@ -327,9 +328,9 @@ class RequestRules:
     def pairwise_form(self) -> Hashable:
         """A key of all parts of the request that decide which assignments exist, beside the options.
 
-        The key is None if not each rule compares two needs at a time.
+        The key is None if not each rule compares two needs at a time, or if a key would take much memory.
         """
-        if not self.pairwise:
+        if not self.pairwise or not is_keepable(self.subtrees):
             return None
         firsts: dict[Hashable, int] = {}
         return (

@@ -117,3 +117,14 @@ def test_many_options_are_not_kept() -> None:
     query = f"resources_1=CUSTOM_GPU:1&resources_2=CUSTOM_GPU:1{ALONE}&limit=20"
     assert len(found(snapshot, query)) == 20
     assert not snapshot.first_assignments
+
+
+def test_results_for_many_rules_are_not_kept() -> None:
+    """A query string has room for hundreds of rules, which would be in each key."""
+    snapshot = build(*HOST)
+    query = f"resources_1=VCPU:1&resources_2=VCPU:1{ALONE}"
+    assert found(snapshot, f"{query}{TIED * 33}") == found(build(*HOST), f"{query}{TIED}")
+    assert not snapshot.first_assignments
+    assert not any(tree.shape.frame.within_reach for tree in snapshot.whole_trees().values())
+    found(snapshot, f"{query}{TIED * 32}")
+    assert snapshot.first_assignments
