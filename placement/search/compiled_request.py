@@ -268,14 +268,13 @@ class CompiledRequest:
     def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> _PartBatches:
         """Return the patterns for all trees with these free amounts, as a tuple or an iterator to copy."""
         rules, searched, members = self._rules, self._searched, provider_set.members
-        amounts: list[list[int]] | None = []
-        contested: list[tuple[tuple[int, int], ...]] | None = []
-        if rules.adding_up:
-            amounts = self._contested_amounts(free)
+        # few requests have contested classes, so others are spared the calls
+        amounts = self._contested_amounts(free) if rules.adding_up else []
         options = None if amounts is None else self._options_within(free)
-        if options is not None and amounts:
-            contested = self._contested_places(amounts, options)
-        if options is None or contested is None:
+        if options is None:
+            return None, ()
+        contested = self._contested_places(amounts, options) if amounts else []
+        if contested is None:
             return None, ()
         part = self._shape.frame.part_of(options)
         shown = part.positions
@@ -421,8 +420,6 @@ class CompiledRequest:
         is free.
         """
         found: list[list[int]] = []
-        if not self._rules.adding_up:
-            return found
         for each in self._contested_classes:
             least = each.least
             # the loop does without min() and max(), which would be half of its cost
@@ -440,8 +437,6 @@ class CompiledRequest:
     ) -> list[tuple[tuple[int, int], ...]] | None:
         """Return positions and contested amounts of these options; None if too little of a class is free."""
         found: list[tuple[tuple[int, int], ...]] = []
-        if not contested:
-            return found
         for each, amounts in zip(self._contested_classes, contested, strict=True):
             positions = set[int]().union(*[options[index] for index in each.asking])
             pairs = zip(each.positions, amounts, strict=True)
