@@ -143,7 +143,7 @@ structure caches.
 """
 _MAX_LAYOUTS: Final = 4
 """Maximum number of layouts that each frame caches, which suffices because most requests repeat."""
-_MAX_PARTS: Final = 4
+_MAX_PARTS: Final = 8
 """Maximum number of results for different options that each frame caches; successive requests mostly have the
 same options.
 """
