@@ -414,14 +414,14 @@ def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> 
     """
     rules.budget.spend(len(rules.unsuffixed_traits) * sum(map(len, options)))
 
-    def sort_key(index: int) -> tuple[bool, int, float]:
+    def sort_key(index: int) -> tuple[bool, int, int]:
         decides = rules.needs[index].unsuffixed and any(
             not provider.traits.isdisjoint(traits)
             for traits in rules.unsuffixed_traits
             for provider in options[index]
         )
         # needs with the fewest options come first, which keeps the tree of choices narrow near its root
-        return not decides, len(options[index]), -rules.contested_shares[index]
+        return not decides, len(options[index]), -rules.share_ranks[index]
 
     return sorted(range(len(options)), key=sort_key)
 

@@ -311,18 +311,21 @@ class RequestRules:
         self.subtrees_of = [[rule for rule in subtrees if index in rule] for index in range(len(needs))]
 
     @cached_property
-    def contested_shares(self) -> tuple[float, ...]:
-        """The largest share that each need has in the sum of all needs for a contested class."""
+    def share_ranks(self) -> tuple[int, ...]:
+        """The rank of each need, from 0, by its largest share in the sum of all needs for a contested class.
+
+        Needs with equal shares have the same rank.
+        """
         contested = self.contested
-        return tuple(
-            [
-                max(
-                    [amount / contested[name] for name, amount in amounts.items() if name in contested],
-                    default=0,
-                )
-                for amounts in self.amounts
-            ]
-        )
+        shares = [
+            max(
+                [amount / contested[name] for name, amount in amounts.items() if name in contested], default=0
+            )
+            for amounts in self.amounts
+        ]
+        # ranks stand for shares, so that requests with other amounts can have the same form
+        ranks = {share: rank for rank, share in enumerate(sorted({*shares}))}
+        return tuple([ranks[share] for share in shares])
 
     @cached_property
     def pairwise_form(self) -> Hashable:
@@ -336,9 +339,9 @@ class RequestRules:
         return (
             self.isolate,
             tuple([need.unsuffixed for need in self.needs]),
-            # amounts matter only by their equality, and by their shares, which decide the order of the needs
+            # amounts matter only by their equality, and by their ranks, which decide the order of the needs
             tuple([firsts.setdefault(need.resources, index) for index, need in enumerate(self.needs)]),
-            self.contested_shares,
+            self.share_ranks,
             self.subtrees,
         )
 
