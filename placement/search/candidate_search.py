@@ -34,7 +34,7 @@ from placement.search.compiled_request import CompiledRequest, SearchResults, op
 from placement.search.conditions import MetPositions, ProviderNeed, needs_of, root_conditions
 from placement.search.equivalence import root_reader, tree_reader
 from placement.search.request import CandidatesRequest
-from placement.search.roots import RootFilter, SharingProviders, possible_roots
+from placement.search.roots import NOT_SHARED, RootFilter, SharingProviders, TreeSharing, possible_roots
 from placement.search.rules import RequestRules
 from placement.search.symmetry import never_pooled
 
@@ -240,20 +240,19 @@ class CandidateSearch:
         # in most clouds no provider shares with others: then the tree is its own provider set, and no
         # candidate is found twice
         if not self._sharing.providers:
-            plan = self._plan_of(tree, (), (), in_use=True)
+            plan = self._plan_of(tree, NOT_SHARED, in_use=True)
             return None if plan is None else plan.pattern_batches(tree, tree.free, self._rng)
         # the free amounts are checked before the sharing providers are looked up, which takes longer than
         # this check
         if self._has_too_little(tree):
             return None
-        shared, uuids, ids = self._sharing.with_tree(root)
-        plan = self._plan_of(tree, shared, ids)
+        sharing = self._sharing.with_tree(root)
+        plan = self._plan_of(tree, sharing)
         # candidates of sharing providers alone are the same at each tree that these providers share with, so
         # one tree is enough
-        if plan is None or (plan.only_shared and not each_root and self._is_repeated(ids)):
+        if plan is None or (plan.only_shared and not each_root and self._is_repeated(sharing.ids)):
             return None
-        provider_set = tree.beside_shared(shared, uuids) if shared else tree
-        return plan.pattern_batches(provider_set, tree.free, self._rng)
+        return plan.pattern_batches(_provider_set(tree, sharing), tree.free, self._rng)
 
     def _has_too_little(self, tree: HostTree) -> bool:
         """Return whether too little of an unshared class is free for one need or for all needs."""
@@ -273,13 +272,11 @@ class CandidateSearch:
 
     def serves_tree(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
         """Return whether the tree, with its sharing providers, has any candidate."""
-        plan = self._plan_of(tree, shared, _ids_of(shared))
+        sharing = TreeSharing.of_providers(shared)
+        plan = self._plan_of(tree, sharing)
         if plan is None:
             return False
-        provider_set = (
-            tree.beside_shared(shared, tuple([each.uuid.encode() for each in shared])) if shared else tree
-        )
-        return any(plan.pattern_batches(provider_set, tree.free)[1])
+        return any(plan.pattern_batches(_provider_set(tree, sharing), tree.free)[1])
 
     def unused_patterns(
         self,
@@ -294,7 +291,7 @@ class CandidateSearch:
         self._searched.batch = BATCH
         if shared:
             shared = [self._without_usage(each) for each in shared]
-        plan = self._plan_of(tree, shared, _ids_of(shared))
+        plan = self._plan_of(tree, TreeSharing.of_providers(shared))
         if plan is None:
             return _NO_PATTERNS
         found = self._when_empty.get((plan, tree.kind, parts))
@@ -364,12 +361,9 @@ class CandidateSearch:
         self._alone.add(provider_ids)
         return repeated
 
-    def _plan_of(
-        self, tree: HostTree, shared: Sequence[Provider], ids: tuple[int, ...], in_use: bool = False
-    ) -> CompiledRequest | None:
+    def _plan_of(self, tree: HostTree, sharing: TreeSharing, in_use: bool = False) -> CompiledRequest | None:
         """Return the compiled request of a tree; equivalent trees get the same object.
 
-        :param shared: the sharing providers of the tree; ``ids`` has their ids.
         :param in_use: also return None if a quick check shows that too little is free for any candidate.
         """
         # conditions on the root are checked here, so that trees with different roots can share one compiled
@@ -386,51 +380,45 @@ class CandidateSearch:
         # there are two caches: the key of this cache takes one call for each tree, the key in _find_plan() is
         # exact
         read = self._read_tree(tree)
-        key = (read, ids) if ids else read
+        key = (read, sharing.ids) if sharing.ids else read
         if key in self._plans:
             return self._plans[key]
         # this refusal is not cached, because another tree with this key may have more free
-        if in_use and not shared and self._has_too_little(tree):
+        if in_use and not sharing.ids and self._has_too_little(tree):
             return None
-        plan = self._plans[key] = self._find_plan(tree, shared, ids)
+        plan = self._plans[key] = self._find_plan(tree, sharing)
         return plan
 
-    def _find_plan(
-        self, tree: HostTree, shared: Sequence[Provider], ids: tuple[int, ...]
-    ) -> CompiledRequest | None:
+    def _find_plan(self, tree: HostTree, sharing: TreeSharing) -> CompiledRequest | None:
         """Compile the request for the trees with this tree's key; None if they cannot serve it."""
         self.budget.spend(1 + len(self._met_in) * len(tree.members) // 4)
         # the next two checks are skipped if providers share with the tree, because a sharing provider may
         # have the class or the trait
-        if not shared and not self._classes <= tree.shape.classes:
+        if not sharing.ids and not self._classes <= tree.shape.classes:
             return None
         met = [met_at(tree) for met_at in self._met_in]
-        if not shared and not all(map(any, met)):
+        if not sharing.ids and not all(map(any, met)):
             return None
         # the key is exact: trees that differ only in traits or aggregates that no condition uses share one
         # compiled request
-        key = (tree.shape, ids, *met)
+        key = (tree.shape, sharing.ids, *met)
         if key not in self._distinct_plans:
-            self._distinct_plans[key] = self._new_plan(tree, shared, ids, met)
+            self._distinct_plans[key] = self._new_plan(tree, sharing, met)
         return self._distinct_plans[key]
 
     def _new_plan(
-        self,
-        tree: HostTree,
-        shared: Sequence[Provider],
-        ids: tuple[int, ...],
-        met: Sequence[Sequence[bool]],
+        self, tree: HostTree, sharing: TreeSharing, met: Sequence[Sequence[bool]]
     ) -> CompiledRequest | None:
-        rules = self._rules
+        rules, ids = self._rules, sharing.ids
         serving: Sequence[Sequence[int]] = ()
-        if shared:
+        if ids:
             if ids not in self._serving:
-                self._serving[ids] = serving_needs(rules, shared)
+                self._serving[ids] = serving_needs(rules, sharing.providers)
             serving = self._serving[ids]
         options = options_of(rules, tree, serving, met)
         if options is None:
             return None
-        members = (*tree.members, *shared) if shared else tree.members
+        members = (*tree.members, *sharing.providers) if ids else tree.members
         traits = []
         for any_of in rules.unsuffixed_traits:
             positions = {at for index in rules.unsuffixed for at in options[index].all_positions()}
@@ -442,8 +430,8 @@ class CandidateSearch:
         return CompiledRequest(rules, tree, ids, options, tuple(traits), self._searched)
 
 
-def _ids_of(providers: Iterable[Provider]) -> tuple[int, ...]:
-    return tuple([each.id for each in providers])
+def _provider_set(tree: HostTree, sharing: TreeSharing) -> ProviderSet:
+    return tree.beside_shared(sharing.providers, sharing.uuids) if sharing.ids else tree
 
 
 def _need_size(need: ProviderNeed) -> int:

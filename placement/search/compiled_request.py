@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Generator, Hashable, Iterable,
 from functools import cached_property
 from inspect import GEN_CLOSED, getgeneratorstate
 from itertools import chain, islice, product, tee
-from math import prod
 from operator import ge, itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -360,10 +359,9 @@ class CompiledRequest:
         """Return whether there are at least ``_WIDE`` assignments, and some of them can be equivalent."""
         # there are many equivalent ways only with needs of equal amounts and conditions, or with a need of
         # many options
-        if self._rules.any_alike or max(map(len, options)) >= _WIDE:
-            # the product of all options is computed in C, which is faster than counting up to the limit
-            return prod(map(len, options)) >= _WIDE
-        return False
+        return (self._rules.any_alike or max(map(len, options)) >= _WIDE) and count_ways(
+            options, _WIDE - 1
+        ) >= _WIDE
 
     def _kinship_key(self, shown: Sequence[int]) -> Hashable:
         """Return a key of the relations, such as parents, that decide which providers are equivalent."""

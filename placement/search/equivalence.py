@@ -467,7 +467,7 @@ def _shared_ids(snapshot: ModelSnapshot, budget: SearchBudget) -> dict[int, tupl
     if not sharing.providers:
         return {}
     via = sharing.by_root()
-    ids = {each: tuple([one.id for one in sharing.providers_through(each)]) for each in {*via.values()}}
+    ids = {each: sharing.sharing_through(each).ids for each in {*via.values()}}
     found = {root: ids[each] for root, each in via.items()}
     # a tree with sharing providers uses them as its own
     found.update({root: sharing.with_tree(root).ids for root in sharing.roots})

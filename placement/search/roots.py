@@ -34,11 +34,24 @@ _MAX_SELECTIVE: Final = 0.7
 
 
 class TreeSharing(NamedTuple):
-    """The sharing providers of a tree outside of the tree, in ascending order of their ids."""
+    """Sharing providers of a tree that are outside of the tree, in ascending order of their ids."""
 
     providers: Sequence[Provider]
     uuids: tuple[bytes, ...]
     ids: tuple[int, ...]
+
+    @classmethod
+    def of_providers(cls, providers: Sequence[Provider]) -> "TreeSharing":
+        """Return these sharing providers with their uuids and ids."""
+        return cls(
+            providers,
+            tuple([each.uuid.encode() for each in providers]),
+            tuple([each.id for each in providers]),
+        )
+
+
+NOT_SHARED: Final = TreeSharing((), (), ())
+"""Stands for no sharing providers."""
 
 
 class SharingProviders:
@@ -117,9 +130,9 @@ class SharingProviders:
             found.update(added)
         return found
 
-    def providers_through(self, aggregates: Iterable[str]) -> Sequence[Provider]:
-        """Return the sharing providers in any of these aggregates, in ascending order of their ids."""
-        return self._find_shared(aggregates, set()).providers
+    def sharing_through(self, aggregates: Iterable[str]) -> TreeSharing:
+        """Return the sharing providers in any of these aggregates."""
+        return self._find_shared(aggregates, set())
 
     def with_tree(self, root: int) -> TreeSharing:
         """Return the sharing providers of a tree; the caller counts a step for each tree."""
@@ -127,7 +140,7 @@ class SharingProviders:
         via = self._aggregate_names & self._snapshot.whole_trees()[root].all_aggregates
         known = self._known.get(via)
         if known is None:
-            known = self._known[via] = self._find_shared(via, set())
+            known = self._known[via] = self.sharing_through(via)
         # providers of the tree itself are left out, so this tree needs a list of its own
         if known.ids and root in self.roots:
             return self._find_shared(via, set(self._snapshot.trees[root]))
@@ -136,9 +149,7 @@ class SharingProviders:
     def _find_shared(self, aggregates: Iterable[str], without: set[int]) -> TreeSharing:
         found = set().union(*[self._by_aggregate[aggregate] for aggregate in aggregates]) - without
         self.budget.spend(len(found))
-        ids = tuple(sorted(found))
-        providers = [self._snapshot.providers[provider_id] for provider_id in ids]
-        return TreeSharing(providers, tuple([each.uuid.encode() for each in providers]), ids)
+        return TreeSharing.of_providers([self._snapshot.providers[each] for each in sorted(found)])
 
     def anchor_roots(self, provider_id: int) -> Iterator[int]:
         """Yield the roots of all trees that can use a sharing provider; a root can occur twice."""

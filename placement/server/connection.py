@@ -38,7 +38,7 @@ _RENEWED_AFTER: Final = 1024 * 1024
 """A client gets a new deadline after each time that it has read this number of bytes of an answer."""
 _READ_AT_ONCE: Final = 256 * 1024
 """The maximum number of bytes that one system call reads."""
-# with larger pieces, the kernel waits for memory, and sending an answer of 1 MB takes a third longer
+# an answer of 1 MB is sent a third faster than in pieces of 256 KiB
 _SENT_AT_ONCE: Final = 64 * 1024
 """The maximum number of bytes that one system call sends."""
 # poll() does not know EPOLLONESHOT

@@ -125,9 +125,10 @@ _ALLOCATOR_OPTIONS: Final = (
 def _keep_freed_memory() -> None:
     """Make the allocator keep some freed memory for the next answers."""
     # other C libraries have no such function
-    with suppress(AttributeError):
+    with suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
         for option, value in _ALLOCATOR_OPTIONS:
-            ctypes.CDLL(None).mallopt(option, value)
+            library.mallopt(option, value)
 
 
 class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types

@@ -154,7 +154,7 @@ class ScoreUpperBounds:
         # sums of sharing providers are keyed by aggregates, because hosts of one rack have the same sharing
         # providers
         pools = {
-            via: _pool_sums(self._sharing.providers_through(via), name)
+            via: _pool_sums(self._sharing.sharing_through(via).providers, name)
             for via in {*self._via_aggregates.values()}
         }
         alone = {via: bounds_of((0, 0), each) for via, each in pools.items()}
