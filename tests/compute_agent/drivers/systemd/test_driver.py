@@ -734,10 +734,10 @@ class TestAway:
 
     def test_a_systemd_that_hangs_is_an_error_and_not_a_hang(self, systemd, open_driver):
         systemd.start(DB)
-        driver = open_driver(seconds=0.2)
+        driver = open_driver(seconds=2)
         (guest,) = driver.guests()
         systemd.hangs.set()
-        with pytest.raises(DriverError, match=r"had no answer within 0\.2 s"):
+        with pytest.raises(DriverError, match=r"had no answer within 2 s"):
             driver.cpu_limits(guest, CpuLimits(300))
         wait_for(lambda: driver.outage_reason)
         # All further calls fail at once.
