@@ -2,7 +2,7 @@
 
 import time
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from flask import Blueprint, Response
 
@@ -11,28 +11,14 @@ from placement.api.call import ApiRequest, api_operation
 from placement.api.resource_providers import existing_provider, missing_provider_first, path_uuid
 from placement.exceptions import NotFound
 from placement.policies import rest as rules
-from placement.read_model.provider import Inventory
 from placement.schemas import inventory as schemas
 from placement.schemas.base import is_storable
 from placement.store import inventories as store
-from placement.store.inventories import InventoryValues
 
 blueprint = Blueprint("inventories", __name__)
 
 _PATH: Final = "/resource_providers/<uuid>/inventories"
 _CREATE, _REPLACE_ALL, _UPDATE = schemas.InventoryCreation(), schemas.ReplaceAll(), schemas.InventoryUpdate()
-
-
-def inventory_document(inventory: Inventory | InventoryValues) -> dict[str, Any]:
-    """Return the fields of an inventory, as answers show them."""
-    return {
-        "total": inventory.total,
-        "reserved": inventory.reserved,
-        "min_unit": inventory.min_unit,
-        "max_unit": inventory.max_unit,
-        "step_size": inventory.step_size,
-        "allocation_ratio": inventory.allocation_ratio,
-    }
 
 
 @api_operation(blueprint, "GET", _PATH, rules.LIST_INVENTORIES, writes_json=True)
@@ -41,7 +27,7 @@ def list_all(call: ApiRequest, uuid: str) -> Response:
     with call.service.model.fresh_view() as view:
         provider = existing_provider(view.snapshot, uuid)
     newest = max(provider.inventory_times, default=time.time())
-    documents = {name: inventory_document(each) for name, each in provider.inventories.items()}
+    documents = {name: each.to_values() for name, each in provider.inventories.items()}
     document = {"resource_provider_generation": provider.generation, "inventories": documents}
     return call.json_answer(document, newest)
 
@@ -58,7 +44,7 @@ def create_inventory(call: ApiRequest, uuid: str) -> Response:
     generation = call.service.write(
         lambda tx: store.add(tx, known, name, values, may_have_none=may_have_none)
     )
-    document = {"resource_provider_generation": generation, **inventory_document(values)}
+    document = {"resource_provider_generation": generation, **values.to_values()}
     return call.add_location(
         call.json_answer(document, time.time(), 201), f"/resource_providers/{known}/inventories/{name}"
     )
@@ -76,7 +62,7 @@ def replace_all(call: ApiRequest, uuid: str) -> Response:
     generation = call.service.write(
         lambda tx: store.replace_all(tx, known, given, wanted, may_have_none=may_have_none)
     )
-    documents = {name: inventory_document(values) for name, values in wanted.items()}
+    documents = {name: values.to_values() for name, values in wanted.items()}
     return call.json_answer(
         {"resource_provider_generation": generation, "inventories": documents}, time.time()
     )
@@ -105,7 +91,7 @@ def show_inventory(call: ApiRequest, uuid: str, resource_class: str) -> Response
         inventory = provider.inventories.get(resource_class)
         if inventory is None:
             raise NotFound(f"No inventory of class {resource_class} for {provider.uuid}")
-        document = {"resource_provider_generation": provider.generation, **inventory_document(inventory)}
+        document = {"resource_provider_generation": provider.generation, **inventory.to_values()}
         return call.json_answer(document, provider.offered_at(resource_class))
 
 
@@ -127,9 +113,7 @@ def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
             tx, known, given, resource_class, values, may_have_none=may_have_none
         )
     )
-    return call.json_answer(
-        {"resource_provider_generation": generation, **inventory_document(values)}, time.time()
-    )
+    return call.json_answer({"resource_provider_generation": generation, **values.to_values()}, time.time())
 
 
 @api_operation(blueprint, "DELETE", f"{_PATH}/<resource_class>", rules.DELETE_INVENTORIES)

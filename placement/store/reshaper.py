@@ -8,6 +8,7 @@ from placement import exceptions
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import resource_classes
 from placement.exceptions import ConcurrentUpdate, InvalidRequest
+from placement.read_model.provider import Inventory
 from placement.store import (
     allocations,
     claimants,
@@ -20,7 +21,6 @@ from placement.store import (
     window_promises,
 )
 from placement.store.claims import ConsumerClaim
-from placement.store.inventories import InventoryValues
 from placement.store.time_profile import AT_ONCE, TimeWindow
 
 
@@ -29,7 +29,7 @@ class NewInventories:
     """The wanted inventories of a provider, and the generation of the provider as the client knows it."""
 
     generation: int
-    inventories: Mapping[str, InventoryValues]
+    inventories: Mapping[str, Inventory]
 
 
 def reshape_providers(

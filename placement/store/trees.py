@@ -33,10 +33,10 @@ from placement.db.tables import (
     traits,
 )
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest
-from placement.read_model.provider import Attribute
+from placement.read_model.provider import Attribute, Inventory
+from placement.read_model.rows import INVENTORY_COLUMNS
 from placement.store import inventories as inventory_store
 from placement.store import known_names, provider_properties, providers
-from placement.store.inventories import InventoryValues
 from placement.store.providers import ProviderRow
 
 _rp = resource_providers.c
@@ -54,7 +54,7 @@ class ProviderDescription:
     parent: str | None
     generation: int | None
     # The value None leaves a part unchanged; an empty collection removes its content
-    inventories: Mapping[str, InventoryValues] | None = None
+    inventories: Mapping[str, Inventory] | None = None
     traits: Set[str] | None = None
     aggregates: Set[str] | None = None
     attributes: Mapping[str, Attribute] | None = None
@@ -68,7 +68,7 @@ class ProviderDescription:
 class PresentProvider:
     """The current state of a provider."""
 
-    inventories: dict[str, InventoryValues] = field(default_factory=dict)
+    inventories: dict[str, Inventory] = field(default_factory=dict)
     traits: set[str] = field(default_factory=set)
     aggregates: set[str] = field(default_factory=set)
     attributes: dict[str, Attribute] = field(default_factory=dict)
@@ -275,7 +275,7 @@ class _NameIds:
         """The ids of the traits, by name."""
         return self._traits.ids
 
-    def of_classes(self, wanted: Mapping[str, InventoryValues]) -> dict[int, InventoryValues]:
+    def of_classes(self, wanted: Mapping[str, Inventory]) -> dict[int, Inventory]:
         """Replace the names of resource classes by their ids, as keys of inventories."""
         classes = self.class_ids
         return {classes[name]: values for name, values in wanted.items()}
@@ -343,7 +343,7 @@ def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, Presen
     # trait
     answers = [tx.queue(*part.bind_list(found)) for part in _PART_LOOKUPS]
     for provider_id, name, *values in answers[0].rows:
-        found[provider_id].inventories[name] = InventoryValues(*values)
+        found[provider_id].inventories[name] = Inventory(*values)
     for provider_id, name in answers[1].rows:
         found[provider_id].traits.add(name)
     for provider_id, aggregate in answers[2].rows:
@@ -356,11 +356,7 @@ def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, Presen
 _PART_LOOKUPS: Final = (
     StatementFamily(
         inventories.c.provider_id,
-        sa.select(
-            inventories.c.provider_id,
-            resource_classes.c.name,
-            *(inventories.c[name] for name in inventory_store.COLUMNS),
-        )
+        sa.select(inventories.c.provider_id, resource_classes.c.name, *INVENTORY_COLUMNS)
         .join(resource_classes, resource_classes.c.id == inventories.c.resource_class_id)
         .where,
     ),

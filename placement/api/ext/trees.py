@@ -10,7 +10,6 @@ from flask import Blueprint, Response, request
 from placement.api.call import ApiRequest, api_operation
 from placement.api.context import EXT
 from placement.api.ext.attributes import shown_attributes
-from placement.api.inventories import inventory_document
 from placement.api.resource_providers import existing_provider
 from placement.policies import ext as rules
 from placement.read_model.feed import ModelView
@@ -81,9 +80,7 @@ def _provider_document(each: Provider, view: ModelView) -> dict[str, Any]:
         "name": each.name,
         "parent_provider_uuid": parent,
         "generation": each.generation,
-        "inventories": {
-            name: inventory_document(inventory) for name, inventory in sorted(each.inventories.items())
-        },
+        "inventories": {name: inventory.to_values() for name, inventory in sorted(each.inventories.items())},
         "traits": in_order(each.traits),
         "aggregates": sorted(each.aggregates),
         "attributes": shown_attributes(each.attributes),
