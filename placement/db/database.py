@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -74,9 +74,11 @@ class WriteTransaction:
         """Queue a statement. It is executed at the latest when the caller reads its answer."""
         return self._batch.add(statement, values)
 
-    def insert(self, table: sa.Table, rows: Sequence[Values]) -> None:
-        """Queue the insertion of rows; all rows have the same columns."""
-        for statement, values in insertion_statements(table, rows):
+    def insert(
+        self, table: sa.Table, rows: Sequence[Values], keys: tuple[str, ...] = (), **shared: Any
+    ) -> None:
+        """Queue the insertion of rows, with the parameters of :func:`.insertion_statements`."""
+        for statement, values in insertion_statements(table, rows, keys, shared):
             self.queue(statement, values)
 
     def lock(self, uuids: Iterable[str], more: Iterable[int] = ()) -> None:

@@ -12,22 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import sqlalchemy as sa
 
 from placement.db import buckets
-from placement.db.batch import (
-    KEPT_SIZES,
-    PreparedStatement,
-    StatementAnswer,
-    StatementBatch,
-    StatementFamily,
-    bind_parameters,
-    bind_rows,
-    split_rows,
-)
+from placement.db.batch import PreparedStatement, StatementAnswer, StatementBatch, StatementFamily
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import (
     RESERVATION,
@@ -58,6 +48,7 @@ from placement.store.claims import (
     ConsumerClaim,
     ProviderSupply,
     check_capacity,
+    claimed_amounts,
     unmet_needs,
 )
 from placement.store.consumers import ANY_GENERATION, IS_TIMED, NOT_EXPIRED
@@ -216,42 +207,15 @@ def _insert(
 ) -> None:
     rows = [
         {
-            "consumer": claim.consumer,
-            "provider": supplies[uuid].provider_id,
-            "class": classes[name],
+            "consumer_id": claim.consumer,
+            "provider_id": supplies[uuid].provider_id,
+            "resource_class_id": classes[name],
             "used": amount,
         }
-        for claim in claims
-        for uuid, resources in claim.resources.items()
-        for name, amount in resources.items()
+        for claim, uuid, name, amount in claimed_amounts(claims)
     ]
-    # databases limit the parameters of a statement
-    for chunk in split_rows(rows):
-        tx.queue(_allocation_insertion(len(chunk)), {**bind_rows(chunk), "now": tx.now})
-
-
-@lru_cache(KEPT_SIZES)
-def _allocation_insertion(count: int) -> PreparedStatement:
-    """Return a statement that inserts allocations of consumers with ids that are not known yet."""
-    rows = [
-        {
-            # the consumer is selected by uuid, because ids of consumers that this transaction creates are
-            # unknown until an answer is read
-            "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
-            "provider_id": provider,
-            "resource_class_id": resource_class,
-            "used": used,
-            "updated_at": sa.bindparam("now", type_=sa.Double),
-        }
-        for consumer, provider, resource_class, used in zip(
-            bind_parameters("consumer", count),
-            bind_parameters("provider", count, sa.Integer),
-            bind_parameters("class", count, sa.Integer),
-            bind_parameters("used", count, sa.Integer),
-            strict=True,
-        )
-    ]
-    return PreparedStatement(sa.insert(allocations).values(rows))
+    # the ids of consumers that this transaction creates are unknown until an answer is read
+    tx.insert(allocations, rows, keys=("consumer_id",), updated_at=tx.now)
 
 
 def _update_consumers(
