@@ -140,7 +140,7 @@ def list_of_provider(call: ApiRequest, uuid: str) -> Response:
         provider = existing_provider(view.snapshot, uuid)
     # the allocations are read from the database, because the read model has only the usages of providers
     with call.service.database.read() as conn:
-        held = store.of_provider(conn, provider.uuid)
+        held = store.of_providers(conn, [provider.uuid])
     by_consumer: dict[str, Any] = {}
     for each in held:
         entry = by_consumer.setdefault(each.consumer, {"resources": {}})

@@ -19,6 +19,7 @@ from placement.db.batch import (
 )
 from placement.db.tables import (
     RESERVATION,
+    TREE_ROOT,
     allocations,
     claim_expiries,
     consumers,
@@ -63,7 +64,7 @@ _providers: Final = sa.select(
     _rp.name,
     _rp.generation,
     _rp.parent_id,
-    sa.func.coalesce(_rp.root_id, _rp.id).label("root_id"),
+    TREE_ROOT.label("root_id"),
     _rp.updated_at,
     _rp.bucket,
     _rp.change_seq,

@@ -21,7 +21,8 @@ from placement.exceptions import ConcurrentUpdate, Conflict, ConsumerExists
 from placement.store import allocations, claimants, expiries, time_events, time_schedule, window_promises
 from placement.store import consumers as consumer_store
 from placement.store.claims import CapacityExceeded, TimeShifts, largest_amount, shifts_of_needs
-from placement.store.reservations import RESERVING_CONSUMERS, window_claim
+from placement.store.consumers import RESERVING_CONSUMERS
+from placement.store.reservations import window_claim
 from placement.store.time_profile import TimeWindow, overlaps_sentence
 from placement.store.time_skyline import make_skylines
 

@@ -26,7 +26,7 @@ from placement.db.tables import (
 )
 from placement.exceptions import Conflict, NotFound
 from placement.store import consumers as consumer_store
-from placement.store.consumers import EXPIRES, ConsumerOwnership
+from placement.store.consumers import EXPIRES, EXPIRING_CONSUMERS
 from placement.store.time_profile import EndAction
 
 
@@ -147,7 +147,7 @@ _ENDS: Final = (
         claim_expiries.c.booked_at,
         claim_expiries.c.window_id,
     )
-    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .select_from(EXPIRING_CONSUMERS)
     .where(claim_expiries.c.is_final, consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
 )
 
@@ -155,9 +155,7 @@ _ENDS: Final = (
 _REMOVAL: Final = StatementFamily(claim_expiries.c.consumer_id, sa.delete(claim_expiries).where)
 _TIMES: Final = StatementFamily(
     consumers.c.uuid,
-    sa.select(consumers.c.uuid, claim_expiries.c.expires_at)
-    .select_from(claim_expiries.join(consumers, EXPIRES))
-    .where,
+    sa.select(consumers.c.uuid, claim_expiries.c.expires_at).select_from(EXPIRING_CONSUMERS).where,
 )
 
 
@@ -202,7 +200,7 @@ _present: Final = (
         claim_expiries.c.on_end,
         claim_expiries.c.kept_until,
     )
-    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .select_from(EXPIRING_CONSUMERS)
     .where(_consumer, claim_expiries.c.expires_at > clock.ServerNow())
 )
 
@@ -319,7 +317,7 @@ _ENDING_THERE: Final = (
     .limit(sa.bindparam("limit", type_=sa.Integer))
 )
 _ENDING: Final = (
-    _ending_claims.select_from(claim_expiries.join(consumers, EXPIRES))
+    _ending_claims.select_from(EXPIRING_CONSUMERS)
     # the conditions are on plain columns, so that the index on the time finds a page without reading the
     # claims of other pages
     .where(claim_expiries.c.expires_at >= _end, _is_behind(claim_expiries.c.expires_at))
@@ -357,9 +355,7 @@ def confirm_claim(
             f"The claim of consumer {consumer} has a fixed end, which no confirmation changes: give the new"
             " ends_at, or claim again without it."
         )
-    consumer_store.advance_consumer(
-        tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
-    )
+    consumer_store.advance_consumer(tx, row, consumer_store.present_owner(row))
     if seconds is not None:
         answer = write(tx, {consumer: seconds}, [row.id])
         # this line is for the type checker: there is an answer, because one claim expires

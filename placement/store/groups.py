@@ -20,6 +20,7 @@ from placement.db import buckets
 from placement.db.batch import PreparedStatement, Rows, StatementFamily, Values
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
+    TREE_ROOT,
     allocations,
     consumer_groups,
     consumers,
@@ -169,8 +170,7 @@ _MEMBER_LOOKUP: Final = StatementFamily(
         consumer_groups.c.name,
         consumers.c.uuid,
         consumers.c.generation,
-        # the root_id of a root is NULL
-        sa.func.coalesce(resource_providers.c.root_id, resource_providers.c.id),
+        TREE_ROOT,
         resource_providers.c.id.in_(_sharing),
     )
     .select_from(consumer_groups)

@@ -11,6 +11,7 @@ from placement.db.batch import PreparedStatement, StatementAnswer, StatementFami
 from placement.db.buckets import bucket_of, present_counter
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
+    IS_TREE_ROOT,
     NO_ID,
     allocations,
     inventories,
@@ -18,6 +19,7 @@ from placement.db.tables import (
     provider_attributes,
     provider_traits,
     resource_providers,
+    root_providers,
 )
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
 from placement.store import changes
@@ -194,10 +196,9 @@ _parent: Final = resource_providers.alias("parent")
 _creation_below: Final = _creation_at(
     _of_parent(_parent.c.id), _of_parent(sa.func.coalesce(_parent.c.root_id, _parent.c.id))
 )
-_root: Final = resource_providers.alias("root")
 _root_of: Final = PreparedStatement(
-    sa.select(_root.c.uuid)
-    .join(resource_providers, _root.c.id == sa.func.coalesce(_rp.root_id, _rp.id))
+    sa.select(root_providers.c.uuid)
+    .join(resource_providers, IS_TREE_ROOT)
     .where(_rp.uuid == sa.bindparam("its_uuid"))
 )
 

@@ -20,9 +20,9 @@ from placement.store import consumers as consumer_store
 from placement.store.booking_limits import BookingLimits
 from placement.store.claim_ends import latest_expiry
 from placement.store.claims import CapacityExceeded
+from placement.store.consumers import RESERVING_CONSUMERS
 from placement.store.due_changes import refuse_returns, write_seen
 from placement.store.reservations import (
-    RESERVING_CONSUMERS,
     CapacityReservation,
     WrittenReservation,
     find_reservation,

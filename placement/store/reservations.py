@@ -25,7 +25,7 @@ from placement.exceptions import NO_RESERVATION, Conflict, NotFound
 from placement.store import allocations, claimants, window_promises
 from placement.store import consumers as consumer_store
 from placement.store.claims import ConsumerClaim, claimed_amounts
-from placement.store.consumers import ANY_GENERATION
+from placement.store.consumers import ANY_GENERATION, RESERVING_CONSUMERS
 from placement.store.time_profile import AT_ONCE, EndAction, TimeWindow, WindowMargins, iso_time
 
 # reservations are consumers of this type, so that usages and allocations show them
@@ -133,7 +133,6 @@ class CapacityReservation:
         return project_id == self.project_id and self.group in (None, group)
 
 
-RESERVING_CONSUMERS: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
 # the type is a condition, because a consumer that has got another type is no reservation any more
 _shown: Final = (
     sa.select(

@@ -1,6 +1,7 @@
 """The resource ``/ext/v1/changes``, which lists changes since a cursor, and can wait for the first change."""
 
 import time
+from dataclasses import asdict
 from typing import Any, Final
 
 from flask import Blueprint, Response
@@ -77,9 +78,7 @@ def _changes_answer(call: ApiRequest, found: ProviderChanges) -> Response:
                 "uuid": each.uuid,
                 "generation": each.generation,
                 "changed": "description" if each.described else "usage",
-                "consumers": [
-                    {"uuid": holder.uuid, "generation": holder.generation} for holder in each.holders
-                ],
+                "consumers": [asdict(holder) for holder in each.holders],
             }
             for each in found.providers
         ],

@@ -39,4 +39,4 @@ def inventory_values(
 def read_holders(database: ServiceDatabase, provider: str) -> dict[str, int]:
     """The amount of one resource class of a provider that each consumer holds."""
     with database.read() as conn:
-        return {each.consumer: each.used for each in allocations.of_provider(conn, provider)}
+        return {each.consumer: each.used for each in allocations.of_providers(conn, [provider])}
