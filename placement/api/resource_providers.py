@@ -1,4 +1,4 @@
-"""The resources ``/resource_providers`` and ``/resource_providers/{uuid}``."""
+"""The resources ``/resource_providers``, ``/resource_providers/{uuid}`` and ``.../{uuid}/aggregates``."""
 
 import time
 import uuid as uuids
@@ -24,7 +24,7 @@ from placement.schemas.base import canonical_uuid
 from placement.schemas.query import parse_provider_filter
 from placement.search.budget import SearchBudget, yielding_slices
 from placement.search.request import check_names, filter_providers
-from placement.store import providers
+from placement.store import provider_properties, providers
 
 blueprint = Blueprint("resource_providers", __name__)
 
@@ -39,6 +39,9 @@ _LINKS: Final = (
 # a web server sends each piece separately, so few pieces are joined to one
 _AS_ONE: Final = 10
 """Maximum number of pieces of an answer that are joined to one piece."""
+
+_AGGREGATES_PATH: Final = "/resource_providers/<uuid>/aggregates"
+_AGGREGATES_BODY, _AGGREGATE_LIST = schemas.AggregatesBody(), schemas.AggregateList()
 
 _UUID: Final = b"{uuid}"
 """Placeholder in templates for the uuid of the provider."""
@@ -202,3 +205,47 @@ def delete(call: ApiRequest, uuid: str) -> Response:
     known = canonical_uuid(uuid) or uuid
     call.service.write(lambda tx: providers.delete(tx, known))
     return call.empty_answer()
+
+
+def _aggregates_answer(
+    call: ApiRequest, aggregates: list[str], generation: int, last_modified: float
+) -> Response:
+    document: dict[str, Any] = {"aggregates": aggregates}
+    if call.version >= microversion.AGGREGATES_GENERATION:
+        document["resource_provider_generation"] = generation
+    return call.json_answer(document, last_modified)
+
+
+@api_operation(
+    blueprint, "GET", _AGGREGATES_PATH, rules.LIST_AGGREGATES, since=microversion.AGGREGATES, writes_json=True
+)
+def show_aggregates(call: ApiRequest, uuid: str) -> Response:
+    """Show the aggregates of a provider."""
+    with call.service.model.fresh_view() as view:
+        provider = existing_provider(view.snapshot, uuid)
+        return _aggregates_answer(call, sorted(provider.aggregates), provider.generation, provider.updated_at)
+
+
+@api_operation(
+    blueprint,
+    "PUT",
+    _AGGREGATES_PATH,
+    rules.UPDATE_AGGREGATES,
+    since=microversion.AGGREGATES,
+    reads_json=True,
+)
+def replace_aggregates(call: ApiRequest, uuid: str) -> Response:
+    """Replace the aggregates of a provider."""
+    known = path_uuid(uuid)
+    # requests before microversion 1.19 have no generation, so no generation is checked
+    expected = None
+    with missing_provider_first(call, known):
+        if call.version >= microversion.AGGREGATES_GENERATION:
+            body = call.parse_body(_AGGREGATES_BODY)
+            aggregates, expected = body["aggregates"], body["resource_provider_generation"]
+        else:
+            aggregates = call.wrapped_body(_AGGREGATE_LIST, "aggregates")
+    generation = call.service.database.write(
+        lambda tx: provider_properties.replace_aggregates(tx, known, expected, aggregates)
+    )
+    return _aggregates_answer(call, aggregates, generation, time.time())

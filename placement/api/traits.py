@@ -19,7 +19,7 @@ from placement.store import provider_properties as store
 
 blueprint = Blueprint("traits", __name__)
 
-_TRAITS, _CUSTOM_TRAIT = schemas.TraitsBody(), schemas.CustomTrait()
+_TRAITS, _CUSTOM_TRAIT = schemas.TraitsBody(), schemas.CustomName()
 _OF_PROVIDER: Final = "/resource_providers/<uuid>/traits"
 
 

@@ -1,8 +1,12 @@
-"""The resources ``/ext/v1/reservations`` and ``/ext/v1/reservations/{uuid}``."""
+"""Reservations and their limits, and the times at which there is room for them.
+
+The resources are ``/ext/v1/reservations``, ``/ext/v1/reservation_limits`` and ``/ext/v1/availability``.
+"""
 
 import logging
+import math
 import uuid as uuids
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -24,6 +28,8 @@ from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
 from placement.schemas.claim import parse_end_action
+from placement.search.claims.claim import HostChoice
+from placement.search.claims.joint_windows import JointWindow
 from placement.search.claims.reserved_amounts import (
     DegradationCause,
     PromisingProviders,
@@ -45,7 +51,7 @@ from placement.store.reservations import (
     ReservedAmounts,
     WrittenReservation,
 )
-from placement.store.time_profile import EndAction, iso_time
+from placement.store.time_profile import EndAction, TimeWindow, WindowMargins, iso_time
 from placement.store.time_schedule import project_amounts, read_schedule
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 from placement.store.window_history import PastState, WindowRecord, list_past
@@ -59,6 +65,7 @@ _ONE: Final = f"{PATH}/<reservation_uuid>"
 _LIMITS: Final = f"{EXT}/reservation_limits"
 _CREATE: Final = schemas.ReservationCreation()
 _UPDATE: Final = schemas.ReservationUpdate()
+_AVAILABILITY: Final = schemas.AvailabilityBody()
 
 
 @api_operation(blueprint, "POST", PATH, rules.RESERVE, reads_json=True, writes_json=True)
@@ -411,3 +418,49 @@ def _reservation_document(
         "allocations": amounts_document(held),
         "claimed": amounts_document(claimed),
     }
+
+
+@api_operation(
+    blueprint, "POST", f"{EXT}/availability", rules.FIND_WINDOWS, reads_json=True, writes_json=True
+)
+def find_windows(call: ApiRequest) -> Response:
+    """Find the earliest windows in which there is room for all requests together. Nothing is reserved."""
+    body = call.parse_body(_AVAILABILITY)
+    wanted, time = schemas.searched_claims(body, call.service.request_forms), schemas.searched_time(body)
+    search = WindowSearch(claim_context(call))
+    found = search.find_windows(
+        wanted, time, body["limit"], call.service.booking_limits, explain=body["explain"]
+    )
+    refusal = found.refusal
+    return call.json_answer(
+        {
+            "windows": [
+                {
+                    **_times_document(each, time.duration, schemas.margins_of(body)),
+                    **_choices_document(each.choices, are_claims=body["claims"] is not None),
+                }
+                for each in found.windows
+            ],
+            "is_complete": found.is_complete,
+            "reason": None if refusal is None else refusal.detail,
+            "explanation": None if refusal is None else refusal.explanation,
+            # equal claims have equal warnings, which are shown once
+            "warnings": list(dict.fromkeys(text for each in wanted for text in each.warnings)),
+        }
+    )
+
+
+def _times_document(window: JointWindow, duration: float, margins: WindowMargins) -> dict[str, Any]:
+    usable = margins.usable_window(TimeWindow(window.starts_at, window.starts_at + duration))
+    return {
+        "starts_at": iso_time(usable.starts_at),
+        "ends_at": iso_time(usable.ends_at),
+        "free_until": None
+        if math.isinf(window.free_until)
+        else iso_time(window.free_until - margins.cleaning),
+    }
+
+
+def _choices_document(choices: Iterable[HostChoice], *, are_claims: bool) -> dict[str, Any]:
+    documents = [place_document(each) for each in choices]
+    return {"claims": documents} if are_claims else documents[0]
