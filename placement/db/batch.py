@@ -18,7 +18,8 @@ from placement.db import errors
 from placement.exceptions import InvalidRequest
 
 T = TypeVar("T")
-Rows = Sequence[Sequence[Any]]
+Rows = Sequence[Any]
+"""The rows of an answer, each a sequence of values."""
 Values = Mapping[str, Any]
 Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
 

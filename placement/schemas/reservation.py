@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from placement.db.tables import RESERVATION
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas import candidates
@@ -40,7 +41,7 @@ from placement.search.claims.window_search import WantedTime
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from placement.store.reservation_changes import ReservationChange, ReservationEnd
-from placement.store.reservations import TYPE, ReservationState
+from placement.store.reservations import ReservationState
 from placement.store.time_events import EventInterval, EventPosition, TimeEventKind
 from placement.store.time_profile import AT_ONCE, TimeWindow, WindowMargins, iso_time
 from placement.store.window_history import PastState
@@ -273,7 +274,7 @@ def wanted_of(
     :param window: the time of the reservation.
     :raises InvalidRequest: a query, a flavor or a topology is wrong, or there are too many claims.
     """
-    owner = ConsumerOwnership(body["project_id"], body["user_id"], TYPE)
+    owner = ConsumerOwnership(body["project_id"], body["user_id"], RESERVATION)
     # a body with claims cannot have an order
     wanted = parse_joint(body, forms, uuid, owner, window, alone=["order"])
     order = parse_order(body["order"])
@@ -304,7 +305,7 @@ def searched_claims(body: dict[str, Any], forms: RequestForms) -> list[WantedCla
     :param forms: the registered forms of requests, such as flavors.
     :raises InvalidRequest: a query, a flavor or a topology is wrong, or there are too many claims.
     """
-    return parse_joint(body, forms, "", ConsumerOwnership("", "", TYPE))
+    return parse_joint(body, forms, "", ConsumerOwnership("", "", RESERVATION))
 
 
 def margins_of(body: dict[str, Any]) -> WindowMargins:

@@ -1,18 +1,18 @@
 """Adds, changes, replaces and deletes the inventories of a provider."""
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Container, Mapping, Set
 from typing import Final
 
 import sqlalchemy as sa
 
 from placement import exceptions
-from placement.db.batch import PreparedStatement, StatementAnswer
+from placement.db.batch import PreparedStatement
 from placement.db.database import WriteTransaction
 from placement.db.tables import allocations, inventories, resource_classes, resource_providers
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
 from placement.read_model.provider import Inventory
 from placement.read_model.rows import INVENTORY_COLUMNS
-from placement.store import known_names, optimistic_write, providers
+from placement.store import optimistic_write, providers
 
 UPDATE_CONFLICT: Final = "update conflict: "
 """Prefix of the error of ``PUT .../inventories`` that clients expect before "Inventory for ... in use"."""
@@ -152,11 +152,7 @@ def write(
             f"Unknown resource class in inventory for resource provider {row.uuid}: "
             f"No such resource class {', '.join(unknown)}."
         )
-    by_id = {ids[name]: values for name, values in wanted.items()}
-    # insertions have a statement of their own, because databases have no common statement for insertion and
-    # update
-    update(tx, row.id, {class_id: values for class_id, values in by_id.items() if class_id in present})
-    insert(tx, {row.id: {class_id: values for class_id, values in by_id.items() if class_id not in present}})
+    put(tx, row.id, {ids[name]: values for name, values in wanted.items()}, present)
     tx.note_changed([row.id], generation=True)
 
 
@@ -230,30 +226,14 @@ def _lock(
     tx: WriteTransaction, uuid: str, wanted: Collection[str], generation: int | None = None
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
     """Lock a provider; return its row, the ids of its classes, and the ids of wanted classes that exist."""
-    # the lock and the three lookups are sent together
-    tx.lock([uuid])
-    present = class_ids(tx, uuid)
-    lookup = known_names.NameLookup(tx, resource_classes, wanted)
-    row = providers.read_locked(tx, uuid)
+    found = providers.lock_parts(tx, uuid, inventories.c.resource_class_id, resource_classes, wanted)
+    row = found[0]
     if generation is not None and row.generation != generation:
         raise ConcurrentUpdate(
             f"resource provider generation conflict: {uuid} is at {row.generation}, the request "
             f"gave {generation}"
         )
-    return row, set(present.scalars), lookup.ids
-
-
-def class_ids(tx: WriteTransaction, uuid: str) -> StatementAnswer:
-    """Queue a statement for the ids of the classes of the provider's inventories."""
-    return tx.queue(_class_ids, {"provider": uuid})
-
-
-# the condition has the uuid, because the id of the provider is not known before the batch is sent
-_class_ids: Final = PreparedStatement(
-    sa.select(inventories.c.resource_class_id)
-    .join(resource_providers, resource_providers.c.id == inventories.c.provider_id)
-    .where(resource_providers.c.uuid == sa.bindparam("provider"))
-)
+    return found
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, Inventory]]) -> None:
@@ -270,6 +250,19 @@ def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, Inventory]]) 
     ]
     # the code uses one statement for all providers, because trees are written at once
     tx.insert(inventories, rows)
+
+
+def put(
+    tx: WriteTransaction, provider_id: int, wanted: Mapping[int, Inventory], present: Container[int]
+) -> None:
+    """Change or add inventories of a locked provider, by the ids of their classes.
+
+    :param present: the class ids of the inventories to change.
+    """
+    # insertions have a statement of their own, because databases have no common statement for insertion and
+    # update
+    update(tx, provider_id, {class_id: each for class_id, each in wanted.items() if class_id in present})
+    insert(tx, {provider_id: {each: values for each, values in wanted.items() if each not in present}})
 
 
 def update(tx: WriteTransaction, provider_id: int, values: Mapping[int, Inventory]) -> None:

@@ -1,6 +1,6 @@
 """Reservations: consumers that keep allocations for later claims, until a time of the database's clock.
 
-A reservation is a consumer of the type :data:`TYPE`, with a row in the table of reservations. Like every
+A reservation is a consumer of the type ``RESERVATION``, with a row in the table of reservations. Like every
 consumer, it disappears with its last allocation, except for a window that begins later or that claims use.
 The amounts of an expired reservation are released by the next worker that reads the reservation or needs
 these amounts (:mod:`placement.store.due_changes`). So no separate process has to release expired
@@ -27,9 +27,6 @@ from placement.store import consumers as consumer_store
 from placement.store.claims import ConsumerClaim, claimed_amounts
 from placement.store.consumers import ANY_GENERATION, RESERVING_CONSUMERS
 from placement.store.time_profile import AT_ONCE, EndAction, TimeWindow, WindowMargins, iso_time
-
-# reservations are consumers of this type, so that usages and allocations show them
-TYPE: Final = RESERVATION
 
 
 class ReservationState(StrEnum):
@@ -152,7 +149,7 @@ _shown: Final = (
         reservations.c.is_movable,
     )
     .select_from(RESERVING_CONSUMERS)
-    .where(consumers.c.consumer_type == TYPE, reservations.c.expires_at > clock.ServerNow())
+    .where(consumers.c.consumer_type == RESERVATION, reservations.c.expires_at > clock.ServerNow())
 )
 _one: Final = PreparedStatement(_shown.where(consumers.c.uuid == sa.bindparam("uuid")))
 
@@ -360,8 +357,7 @@ def unusable_reservation(reservation: str, project_id: str) -> Conflict:
 
 
 def _class_names(tx: WriteTransaction, class_ids: Iterable[int]) -> Mapping[int, str]:
-    rows = tx.queue(*_CLASS_LOOKUP.bind_list(sorted(class_ids))).rows
-    return {class_id: name for class_id, name in rows}  # noqa: C416  # rows are not pairs to dict()
+    return dict(tx.queue(*_CLASS_LOOKUP.bind_list(sorted(class_ids))).rows)
 
 
 _CLASS_LOOKUP: Final = StatementFamily(

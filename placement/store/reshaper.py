@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from placement import exceptions
+from placement.db import tables
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import resource_classes
 from placement.exceptions import ConcurrentUpdate, InvalidRequest
@@ -58,7 +59,9 @@ def reshape_locked(
     windows = set(window_promises.source_windows(tx.conn, own).values())
     # one call locks all providers, with or without allocations, so that locks are taken in the usual order
     locked = claimants.lock_claimed(tx, claims, wanted, others=sorted(windows.difference(own)))
-    present = {uuid: inventories.class_ids(tx, uuid) for uuid in wanted}
+    present = {
+        uuid: providers.queue_parts(tx, uuid, tables.inventories.c.resource_class_id) for uuid in wanted
+    }
     lookup = known_names.NameLookup(
         tx, resource_classes, {name for new in wanted.values() for name in new.inventories}
     )

@@ -42,9 +42,9 @@ from placement.exceptions import Conflict
 from placement.store import reservations as reservation_store
 from placement.store.allocations import write_claims
 from placement.store.claimants import LockedConsumers, lock_consumers
-from placement.store.claims import ConsumerClaim
+from placement.store.claims import ByProvider, ConsumerClaim
 from placement.store.consumers import EXPIRING_CONSUMERS
-from placement.store.providers import queue_versions, versions_of
+from placement.store.providers import queue_versions
 from placement.store.time_profile import (
     AT_ONCE,
     EndAction,
@@ -225,10 +225,6 @@ def preempted_claims(
     return claims
 
 
-ByProvider = Mapping[str, Mapping[str, int]]
-"""Amounts by uuid of the provider and by resource class."""
-
-
 @dataclass(frozen=True, slots=True)
 class WindowMove:
     """A pending window, by uuid of its reservation, with all its amounts before and after a move.
@@ -293,9 +289,9 @@ def write_move(tx: WriteTransaction, move: WindowMove) -> bool:
     if claims is None:
         return False
     # the query is queued now and its answer is read after the write, so that one batch has all statements
-    found = queue_versions(tx, move.described)
+    present = queue_versions(tx, move.described)
     write_claims(tx, claims, locked)
-    if versions_of(found) != move.described:
+    if present() != move.described:
         raise Conflict(f"The new host of the window {move.consumer} has changed.")
     return True
 

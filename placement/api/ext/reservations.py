@@ -23,6 +23,7 @@ from placement.api.ext.claims import (
 )
 from placement.db.clock import server_time
 from placement.db.database import WriteTransaction
+from placement.db.tables import RESERVATION
 from placement.exceptions import NoCandidate
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
@@ -81,7 +82,7 @@ def create_reservation(call: ApiRequest) -> Response:
     if body["maintenance_of"] is not None:
         call.authorize(rules.MAINTAIN_HOST)
         time = schemas.maintenance_window(body, window)
-        owner = ConsumerOwnership(body["project_id"], body["user_id"], store.TYPE)
+        owner = ConsumerOwnership(body["project_id"], body["user_id"], RESERVATION)
         written = call.service.database.write(
             lambda tx: book_maintenance(tx, uuid, body["maintenance_of"], owner, time)
         )
