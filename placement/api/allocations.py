@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from placement import microversion
 from placement.api.call import ApiRequest, api_operation
-from placement.api.resource_providers import existing_provider
+from placement.api.resource_providers import current_provider, path_uuid
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.policies import rest as rules
@@ -128,10 +128,7 @@ def replace_several(call: ApiRequest) -> Response:
 @api_operation(blueprint, "DELETE", "/allocations/<consumer_uuid>", rules.DELETE_ALLOCATIONS)
 def delete_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     """Delete the allocations of a consumer."""
-    uuid = canonical_uuid(consumer_uuid)
-    if uuid is None:
-        raise store.no_allocations(consumer_uuid)
-    release(call.service.database, uuid)
+    release(call.service.database, path_uuid(consumer_uuid, store.no_allocations))
     return call.empty_answer()
 
 
@@ -144,8 +141,7 @@ def delete_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
 )
 def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     """List the allocations of a provider."""
-    with call.service.model.fresh_view() as view:
-        provider = existing_provider(view.snapshot, uuid)
+    provider = current_provider(call, uuid)
     # the allocations are read from the database, because the read model has only the usages of providers
     with call.service.database.read() as conn:
         held = store.of_providers(conn, [provider.uuid])
@@ -183,12 +179,11 @@ def reshape_providers(call: ApiRequest) -> Response:
 @api_operation(blueprint, "GET", "/resource_providers/<uuid>/usages", rules.PROVIDER_USAGES, writes_json=True)
 def show_provider_usages(call: ApiRequest, uuid: str) -> Response:
     """Show the used amount of each inventory of a provider."""
-    with call.service.model.fresh_view() as view:
-        provider = existing_provider(view.snapshot, uuid)
-        # an inventory without allocations is shown with a usage of 0
-        usages = {name: provider.used.get(name, 0) for name in provider.inventories}
-        document = {"resource_provider_generation": provider.generation, "usages": usages}
-        return call.json_answer(document, provider.updated_at)
+    provider = current_provider(call, uuid)
+    # an inventory without allocations is shown with a usage of 0
+    usages = {name: provider.used.get(name, 0) for name in provider.inventories}
+    document = {"resource_provider_generation": provider.generation, "usages": usages}
+    return call.json_answer(document, provider.updated_at)
 
 
 @api_operation(blueprint, "GET", "/usages", None, since=microversion.PROJECT_USAGES, writes_json=True)

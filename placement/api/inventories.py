@@ -8,7 +8,7 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import ApiRequest, api_operation
-from placement.api.resource_providers import existing_provider, missing_provider_first, path_uuid
+from placement.api.resource_providers import current_provider, missing_provider_first, path_uuid
 from placement.exceptions import NotFound
 from placement.policies import rest as rules
 from placement.schemas import inventory as schemas
@@ -24,8 +24,7 @@ _CREATE, _REPLACE_ALL, _UPDATE = schemas.InventoryCreation(), schemas.ReplaceAll
 @api_operation(blueprint, "GET", _PATH, rules.LIST_INVENTORIES, writes_json=True)
 def list_all(call: ApiRequest, uuid: str) -> Response:
     """List the inventories of a provider."""
-    with call.service.model.fresh_view() as view:
-        provider = existing_provider(view.snapshot, uuid)
+    provider = current_provider(call, uuid)
     newest = max(provider.inventory_times, default=time.time())
     documents = {name: each.to_values() for name, each in provider.inventories.items()}
     document = {"resource_provider_generation": provider.generation, "inventories": documents}
@@ -86,13 +85,12 @@ def delete_all(call: ApiRequest, uuid: str) -> Response:
 @api_operation(blueprint, "GET", f"{_PATH}/<resource_class>", rules.SHOW_INVENTORY, writes_json=True)
 def show_inventory(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     """Show one inventory."""
-    with call.service.model.fresh_view() as view:
-        provider = existing_provider(view.snapshot, uuid)
-        inventory = provider.inventories.get(resource_class)
-        if inventory is None:
-            raise NotFound(f"No inventory of class {resource_class} for {provider.uuid}")
-        document = {"resource_provider_generation": provider.generation, **inventory.to_values()}
-        return call.json_answer(document, provider.offered_at(resource_class))
+    provider = current_provider(call, uuid)
+    inventory = provider.inventories.get(resource_class)
+    if inventory is None:
+        raise NotFound(f"No inventory of class {resource_class} for {provider.uuid}")
+    document = {"resource_provider_generation": provider.generation, **inventory.to_values()}
+    return call.json_answer(document, provider.offered_at(resource_class))
 
 
 @api_operation(blueprint, "PUT", f"{_PATH}/<resource_class>", rules.UPDATE_INVENTORIES, reads_json=True)

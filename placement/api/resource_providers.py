@@ -2,7 +2,7 @@
 
 import time
 import uuid as uuids
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +13,7 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import ApiRequest, api_operation, mount_prefix
-from placement.exceptions import InvalidRequest
+from placement.exceptions import InvalidRequest, NotFound
 from placement.microversion import Microversion
 from placement.policies import rest as rules
 from placement.read_model.feed import ModelView
@@ -110,11 +110,20 @@ def existing_provider(snapshot: ModelSnapshot, uuid: str) -> Provider:
     return provider
 
 
-def path_uuid(uuid: str) -> str:
-    """Convert a uuid from a path to its canonical form, as in the database, or raise NotFound."""
-    canonical = canonical_uuid(uuid)
+def current_provider(call: ApiRequest, uuid: str) -> Provider:
+    """Return the current provider with the uuid that a path contains, or raise NotFound."""
+    with call.service.model.fresh_view() as view:
+        return existing_provider(view.snapshot, uuid)
+
+
+def path_uuid(text: str, missing: Callable[[str], NotFound] = providers.no_provider) -> str:
+    """Convert a uuid from a path to its canonical form, as in the database.
+
+    :param missing: a function that returns the error for a text that is no uuid.
+    """
+    canonical = canonical_uuid(text)
     if canonical is None:
-        raise providers.no_provider(uuid)
+        raise missing(text)
     return canonical
 
 
@@ -128,9 +137,8 @@ def missing_provider_first(call: ApiRequest, uuid: str) -> Iterator[None]:
     try:
         yield
     except InvalidRequest:
-        with call.service.model.fresh_view() as view:
-            # the provider is looked up only after an error, so that valid requests need no lookup
-            existing_provider(view.snapshot, uuid)
+        # the provider is looked up only after an error, so that valid requests need no lookup
+        current_provider(call, uuid)
         raise
 
 
@@ -221,9 +229,8 @@ def _aggregates_answer(
 )
 def show_aggregates(call: ApiRequest, uuid: str) -> Response:
     """Show the aggregates of a provider."""
-    with call.service.model.fresh_view() as view:
-        provider = existing_provider(view.snapshot, uuid)
-        return _aggregates_answer(call, sorted(provider.aggregates), provider.generation, provider.updated_at)
+    provider = current_provider(call, uuid)
+    return _aggregates_answer(call, sorted(provider.aggregates), provider.generation, provider.updated_at)
 
 
 @api_operation(

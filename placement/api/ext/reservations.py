@@ -21,13 +21,13 @@ from placement.api.ext.claims import (
     place_document,
     time_or_null,
 )
+from placement.api.resource_providers import path_uuid
 from placement.db.clock import server_time
 from placement.db.database import WriteTransaction
 from placement.db.tables import RESERVATION
 from placement.exceptions import NoCandidate
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
-from placement.schemas.base import canonical_uuid
 from placement.schemas.claim import parse_end_action
 from placement.search.claims.claim import HostChoice
 from placement.search.claims.joint_windows import JointWindow
@@ -248,7 +248,7 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     # the policy is checked before the reservation is looked up, so that a caller without any right does not
     # learn which reservations exist
     call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or ANY_PROJECT})
-    uuid = _known_uuid(reservation_uuid)
+    uuid = path_uuid(reservation_uuid, store.no_reservation)
     _release_due(call)
     with call.service.database.read() as conn:
         found = store.find_reservation(conn, uuid)
@@ -279,7 +279,7 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
     After each change of a maintenance, movable windows that overlap it move away.
     """
     may_change = _project_check(call, rules.CHANGE_RESERVATION)
-    known = _known_uuid(reservation_uuid)
+    known = path_uuid(reservation_uuid, store.no_reservation)
     body = call.parse_body(_UPDATE)
     change, generation = schemas.change_of(body), body["generation"]
     written = reservation_changes.change_reservation(
@@ -300,7 +300,7 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
 def delete(call: ApiRequest, reservation_uuid: str) -> Response:
     """Delete a reservation, and release all allocations that it still has."""
     may_change = _project_check(call, rules.DELETE_RESERVATION)
-    known = _known_uuid(reservation_uuid)
+    known = path_uuid(reservation_uuid, store.no_reservation)
     call.service.database.write(lambda tx: reservation_changes.delete_reservation(tx, known, may_change))
     return call.empty_answer()
 
@@ -314,14 +314,6 @@ def _project_check(call: ApiRequest, rule: str) -> reservation_changes.ProjectCh
     # which reservations exist
     call.authorize(rule, {"project_id": call.project_id or ANY_PROJECT})
     return lambda project_id: call.allows_project(rule, project_id)
-
-
-def _known_uuid(uuid: str) -> str:
-    """Convert a uuid from a path to its canonical form, as in the database, or raise NotFound."""
-    canonical = canonical_uuid(uuid)
-    if canonical is None:
-        raise store.no_reservation(uuid)
-    return canonical
 
 
 def _release_due(call: ApiRequest) -> None:

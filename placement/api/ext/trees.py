@@ -12,7 +12,12 @@ from flask import Blueprint, Response, request
 
 from placement.api.call import ApiRequest, api_operation
 from placement.api.context import EXT
-from placement.api.resource_providers import existing_provider, missing_provider_first, path_uuid
+from placement.api.resource_providers import (
+    current_provider,
+    existing_provider,
+    missing_provider_first,
+    path_uuid,
+)
 from placement.policies import ext as rules
 from placement.read_model.feed import ModelView
 from placement.read_model.provider import Attribute, Provider, in_order
@@ -106,9 +111,8 @@ def write(call: ApiRequest) -> Response:
 @api_operation(blueprint, "GET", _ATTRIBUTES_PATH, rules.ATTRIBUTES, writes_json=True)
 def list_attributes(call: ApiRequest, uuid: str) -> Response:
     """List the attributes of a provider."""
-    with call.service.model.fresh_view() as view:
-        provider = existing_provider(view.snapshot, uuid)
-        return _attributes_answer(call, provider.attributes, provider.generation)
+    provider = current_provider(call, uuid)
+    return _attributes_answer(call, provider.attributes, provider.generation)
 
 
 @api_operation(blueprint, "PUT", _ATTRIBUTES_PATH, rules.CHANGE_ATTRIBUTES, reads_json=True, writes_json=True)
