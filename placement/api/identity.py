@@ -103,9 +103,9 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
         left = (access.expires - datetime.now(UTC)).total_seconds()
         return TokenAccess(access.auth_token, left, access.username or "", access.project_name or "")
 
-    def _create_identity_server(self) -> "_IdentityServer":
+    def _create_identity_server(self) -> "IdentityServer":
         """Return the library's client for tokens that are not in the cache, with time limits."""
-        return _IdentityServer(super()._create_identity_server())
+        return IdentityServer(super()._create_identity_server())
 
 
 def _is_unanswered(error: Exception) -> bool:
@@ -123,7 +123,7 @@ def _identity_outage(begin: str, end: str) -> PeerOutage:
     return PeerOutage(_is_unanswered, "The Identity service does not answer.", LOG, begin, end)
 
 
-class _IdentityServer:
+class IdentityServer:
     """The library's client of the Identity service, with time limits."""
 
     def __init__(self, server: Any) -> None:
