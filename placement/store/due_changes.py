@@ -166,7 +166,7 @@ def refuse_returns(tx: WriteTransaction, locked: claimants.LockedConsumers) -> N
     # write
     promised, written = Counter[str](), Counter[str]()
     for each in window_promises.promised_amounts(tx.conn, {each.consumer for each in locked.promised}):
-        promised[each.window] += each.held_part.used
+        promised[each.held.consumer] += each.held.used
     for holding in locked.holdings:
         written[holding.consumer] += holding.used
     if returned := sorted(uuid for uuid, used in promised.items() if used > written[uuid]):

@@ -54,17 +54,24 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
 
 
 _consumer: Final = consumers.c.uuid == sa.bindparam("consumer")
-_insertion: Final = PreparedStatement(
-    sa.insert(claim_expiries).values(
-        # the consumer is selected by uuid, because the ids of consumers that this transaction creates are
-        # unknown
-        consumer_id=sa.select(consumers.c.id).where(_consumer).scalar_subquery(),
-        # the statement is sent after the write of the claim, so that the row gets the new generation
-        generation=sa.select(consumers.c.generation).where(_consumer).scalar_subquery(),
-        # the time is computed by the database, so that a wrong clock of a worker does no harm
-        expires_at=clock.ServerNow() + sa.bindparam("seconds", type_=sa.Double),
+
+
+def _insert_expiry(expires_at: sa.ColumnElement[float], **others: sa.ColumnElement[Any]) -> PreparedStatement:
+    return PreparedStatement(
+        sa.insert(claim_expiries).values(
+            # the consumer is selected by uuid, because the ids of consumers that this transaction creates are
+            # unknown
+            consumer_id=sa.select(consumers.c.id).where(_consumer).scalar_subquery(),
+            # the statement is sent after the write of the claim, so that the row gets the new generation
+            generation=sa.select(consumers.c.generation).where(_consumer).scalar_subquery(),
+            expires_at=expires_at,
+            **others,
+        )
     )
-)
+
+
+# the time is computed by the database, so that a wrong clock of a worker does no harm
+_insertion: Final = _insert_expiry(clock.ServerNow() + sa.bindparam("seconds", type_=sa.Double))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +107,14 @@ def write_ends(tx: WriteTransaction, ends: Mapping[str, ClaimEnd], known: Collec
     tx.lock_buckets([buckets.RESERVATIONS])
 
 
-_end_insertion: Final = PreparedStatement(
-    sa.insert(claim_expiries).values(
-        consumer_id=sa.select(consumers.c.id).where(_consumer).scalar_subquery(),
-        generation=sa.select(consumers.c.generation).where(_consumer).scalar_subquery(),
-        expires_at=sa.bindparam("expires_at", type_=sa.Double),
-        cleaning_time=sa.bindparam("cleaning_time", type_=sa.Integer),
-        on_end=sa.bindparam("on_end", type_=sa.String),
-        kept_until=sa.bindparam("kept_until", type_=sa.Double),
-        window_id=sa.bindparam("window_id", type_=ConsumerId),
-        booked_at=sa.func.coalesce(sa.bindparam("booked_at", type_=sa.Double), clock.ServerNow()),
-        is_final=sa.true(),
-    )
+_end_insertion: Final = _insert_expiry(
+    sa.bindparam("expires_at", type_=sa.Double),
+    cleaning_time=sa.bindparam("cleaning_time", type_=sa.Integer),
+    on_end=sa.bindparam("on_end", type_=sa.String),
+    kept_until=sa.bindparam("kept_until", type_=sa.Double),
+    window_id=sa.bindparam("window_id", type_=ConsumerId),
+    booked_at=sa.func.coalesce(sa.bindparam("booked_at", type_=sa.Double), clock.ServerNow()),
+    is_final=sa.true(),
 )
 
 

@@ -234,8 +234,8 @@ def window_claim(
     resources: dict[str, dict[str, int]] = {}
     if any(each.consumer == row.uuid for each in locked.promised):
         for each in window_promises.promised_amounts(tx.conn, [row.uuid]):
-            if each.held_part.used and (scope is None or each.provider in scope):
-                resources.setdefault(each.provider, {})[each.resource_class] = each.held_part.used
+            if each.held.used and (scope is None or each.held.provider in scope):
+                resources.setdefault(each.held.provider, {})[each.held.resource_class] = each.held.used
     else:
         own = [each for each in (*locked.holdings, *locked.planned) if each.consumer == row.uuid]
         names = _class_names(tx, {each.class_id for each in own})
@@ -261,10 +261,10 @@ def reserved_amounts(conn: sa.Connection, found: Collection[CapacityReservation]
     # only windows that have begun have promises
     windows = [each.uuid for each in found if each.starts_at is not None and not each.is_pending]
     promised = window_promises.promised_amounts(conn, windows)
-    used = {each.window for each in promised}
+    used = {each.held.consumer for each in promised}
     held = [each for each in held if each.consumer not in used]
-    held += [each.held_part for each in promised if each.used > each.claimed]
-    return ReservedAmounts(held, [each.claimed_part for each in promised if each.claimed])
+    held += [each.held for each in promised if each.held.used]
+    return ReservedAmounts(held, [each.claimed for each in promised if each.claimed.used])
 
 
 def amounts_for_claims(

@@ -34,37 +34,13 @@ from placement.store.time_profile import HoldKey
 
 @dataclass(frozen=True, slots=True)
 class PromisedAmount:
-    """An amount that a window has promised, and the part of this amount that claims use at present."""
+    """The two parts of an amount that a window has promised; the consumer of both is the window.
 
-    window: str
-    window_generation: int
-    provider: str
-    provider_generation: int
-    resource_class: str
-    used: int
-    updated_at: float
-    claimed: int
+    ``held`` belongs to the window itself, even if it is not an allocation again yet. Claims use ``claimed``.
+    """
 
-    @property
-    def held_part(self) -> Allocation:
-        """The part that belongs to the window itself, even if it is not an allocation again yet."""
-        return self._amount_of(max(0, self.used - self.claimed))
-
-    @property
-    def claimed_part(self) -> Allocation:
-        """The part that claims use."""
-        return self._amount_of(self.claimed)
-
-    def _amount_of(self, used: int) -> Allocation:
-        return Allocation(
-            self.window,
-            self.window_generation,
-            self.provider,
-            self.provider_generation,
-            self.resource_class,
-            used,
-            self.updated_at,
-        )
+    held: Allocation
+    claimed: Allocation
 
 
 def promised_amounts(conn: sa.Connection, windows: Collection[str]) -> list[PromisedAmount]:
@@ -72,11 +48,16 @@ def promised_amounts(conn: sa.Connection, windows: Collection[str]) -> list[Prom
 
     A window has promises only if claims have taken amounts from it.
     """
-    return [
-        PromisedAmount(*row[:5], int(row[5]), float(row[6]), int(row[7]))
-        for chunk in split_rows(sorted(windows))
-        for row in conn.execute(_PROMISED, {"windows": chunk})
-    ]
+    found = []
+    for chunk in split_rows(sorted(windows)):
+        for row in conn.execute(_PROMISED, {"windows": chunk}):
+            # some drivers return sums as Decimal
+            used, updated_at, claimed = row[5], row[6], int(row[7])
+            held, taken = (
+                Allocation(*row[:5], each, updated_at) for each in (max(0, used - claimed), claimed)
+            )
+            found.append(PromisedAmount(held, taken))
+    return found
 
 
 def taken_by(conn: sa.Connection, window: str, claims: Collection[str]) -> Counter[HoldKey]:
