@@ -2,40 +2,36 @@
 
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from logging import Logger
 
 from placement.exceptions import Unavailable
 
 
-class PeerOutage(ABC):
+class PeerOutage:
     """Prevents requests from waiting for a peer that accepts connections, but does not answer.
 
     During an outage, one request at a time tries the peer, and all other requests are refused at once. A
     worker has few threads. If each request waited for the peer until a time limit, no thread would be free
     for requests that do not need the peer, such as health checks.
+
+    :param is_unanswered: a function that returns whether an error means that the peer did not answer at all.
+    :param refusal: the text of the error for refused requests.
+    :param begin: the log message for the begin of an outage; it may contain ``%(error)s``.
+    :param end: the log message for the end; it contains the length of the outage as ``%(seconds).0f``.
     """
 
-    #: the text of the error for refused requests
-    refusal: ClassVar[str]
-
-    def __init__(self) -> None:
+    def __init__(
+        self, is_unanswered: Callable[[Exception], bool], refusal: str, log: Logger, begin: str, end: str
+    ) -> None:
+        self._is_unanswered = is_unanswered
+        self._refusal = refusal
+        self._log = log
+        self._begin = begin
+        self._end = end
         self._since: float | None = None
         self._trying = threading.Lock()
-
-    @abstractmethod
-    def is_unanswered(self, error: Exception) -> bool:
-        """Return whether an error means that the peer did not answer at all."""
-
-    @abstractmethod
-    def log_begin(self, error: Exception) -> None:
-        """Log that the peer no longer answers."""
-
-    @abstractmethod
-    def log_end(self, seconds: float) -> None:
-        """Log that the peer answers again after a number of seconds."""
 
     @contextmanager
     def attempt_request(self) -> Iterator[None]:
@@ -48,11 +44,11 @@ class PeerOutage(ABC):
         # thread must release the lock only if it has acquired the lock.
         alone = self._since is not None
         if alone and not self._trying.acquire(blocking=False):
-            raise Unavailable(self.refusal)
+            raise Unavailable(self._refusal)
         try:
             yield
         except Exception as error:
-            if self.is_unanswered(error):
+            if self._is_unanswered(error):
                 self._begin_outage(error)
             else:
                 self._end_outage()
@@ -66,10 +62,10 @@ class PeerOutage(ABC):
     def _begin_outage(self, error: Exception) -> None:
         if self._since is None:
             self._since = time.monotonic()
-            self.log_begin(error)
+            self._log.error(self._begin, {"error": error})
 
     def _end_outage(self) -> None:
         since = self._since
         if since is not None:
             self._since = None
-            self.log_end(time.monotonic() - since)
+            self._log.warning(self._end, {"seconds": time.monotonic() - since})

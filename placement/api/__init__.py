@@ -6,12 +6,13 @@ Nouns
     share. The *caller* is the user or service that has sent a request.
 
 Modules
-    Each resource of OpenStack Placement has a module with its name. Modules for the resources of ``/ext/v1``
-    are in ``ext``. Only ``app`` imports the modules of resources.
+    Each resource of OpenStack Placement has a module with its name, with two exceptions: ``allocations`` also
+    has the usages and the reshaper, and ``resource_providers`` also has the aggregates. Modules for the
+    resources of ``/ext/v1`` are in ``ext``. Only ``app`` imports the modules of resources.
     - ``call`` has the class of requests, functions that make answers, and the decorator of handlers. It finds
-      the microversion of a request. ``errors`` makes error answers, and ``versions`` the version document.
+      the microversion of a request. ``errors`` makes error answers, and ``versions`` the version documents.
     - ``middleware`` puts the layers together: ``auth`` with ``identity`` (Keystone), ``request_log``,
-      ``tracing``, ``metrics`` with ``metrics_sharing``, ``garbage``, and ``app``.
+      ``tracing``, ``metrics``, ``garbage``, and ``app``.
     - ``service`` has the objects that all requests of a worker share, and explains empty answers in the log.
     - ``health`` checks the database for the health check. ``context`` has the class of callers, keys of the
       WSGI environment, and the prefix ``/ext/v1``.

@@ -1,7 +1,10 @@
-"""The resources ``/allocations``, ``/allocations/{uuid}`` and ``/resource_providers/{uuid}/allocations``."""
+"""The resources about amounts of consumers: ``/allocations``, ``/usages`` and ``/reshaper``.
+
+Allocations and usages of a provider are below ``/resource_providers/{uuid}``.
+"""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from flask import Blueprint, Response
@@ -9,22 +12,27 @@ from oslo_config import cfg
 
 from placement import microversion
 from placement.api.call import ApiRequest, api_operation
-from placement.api.resource_providers import existing_provider
+from placement.api.resource_providers import current_provider, path_uuid
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.policies import rest as rules
 from placement.schemas import allocation as schemas
 from placement.schemas.base import canonical_uuid
+from placement.schemas.query import parse_usages
 from placement.store import allocations as store
-from placement.store import consumers
+from placement.store import consumers, reshaper
 from placement.store.allocations import Allocation, release
 from placement.store.claims import ConsumerClaim
 from placement.store.consumers import ANY_GENERATION, ConsumerOwnership, check_consumer_type
+from placement.store.reshaper import NewInventories
+from placement.store.usages import ClassUsage, read_project_usage
 
 blueprint = Blueprint("allocations", __name__)
 
 UNKNOWN_TYPE: Final = "unknown"
 """The type that answers show for consumers without a type."""
+_ALL_TYPES: Final = "all"
+"""The word in a query of usages for the sum of all consumer types."""
 _SINCE: Final = {"consumer_type": microversion.CONSUMER_TYPES}
 """Fields of a consumer with the microversions that introduced them. Requests with an older microversion leave
 such a field unchanged.
@@ -120,10 +128,7 @@ def replace_several(call: ApiRequest) -> Response:
 @api_operation(blueprint, "DELETE", "/allocations/<consumer_uuid>", rules.DELETE_ALLOCATIONS)
 def delete_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     """Delete the allocations of a consumer."""
-    uuid = canonical_uuid(consumer_uuid)
-    if uuid is None:
-        raise store.no_allocations(consumer_uuid)
-    release(call.service.database, uuid)
+    release(call.service.database, path_uuid(consumer_uuid, store.no_allocations))
     return call.empty_answer()
 
 
@@ -136,11 +141,10 @@ def delete_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
 )
 def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     """List the allocations of a provider."""
-    with call.service.model.fresh_view() as view:
-        provider = existing_provider(view.snapshot, uuid)
+    provider = current_provider(call, uuid)
     # the allocations are read from the database, because the read model has only the usages of providers
     with call.service.database.read() as conn:
-        held = store.of_provider(conn, provider.uuid)
+        held = store.of_providers(conn, [provider.uuid])
     by_consumer: dict[str, Any] = {}
     for each in held:
         entry = by_consumer.setdefault(each.consumer, {"resources": {}})
@@ -152,3 +156,68 @@ def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     generation = held[0].provider_generation if held else provider.generation
     document = {"resource_provider_generation": generation, "allocations": by_consumer}
     return call.json_answer(document, _newest_time(held))
+
+
+@api_operation(blueprint, "POST", "/reshaper", rules.RESHAPE, since=microversion.RESHAPER, reads_json=True)
+def reshape_providers(call: ApiRequest) -> Response:
+    """Move inventories and allocations between providers, in one transaction."""
+    body = call.parse_body(schemas.reshaper_body(call.version))
+    wanted = {
+        uuid: NewInventories(
+            each["resource_provider_generation"],
+            {name: inventory["values"] for name, inventory in each["inventories"].items()},
+        )
+        for uuid, each in body["inventories"].items()
+    }
+    claims = [
+        claim_of(call.service.conf, call.version, uuid, each) for uuid, each in body["allocations"].items()
+    ]
+    reshaper.reshape_providers(call.service.database, wanted, claims)
+    return call.empty_answer()
+
+
+@api_operation(blueprint, "GET", "/resource_providers/<uuid>/usages", rules.PROVIDER_USAGES, writes_json=True)
+def show_provider_usages(call: ApiRequest, uuid: str) -> Response:
+    """Show the used amount of each inventory of a provider."""
+    provider = current_provider(call, uuid)
+    # an inventory without allocations is shown with a usage of 0
+    usages = {name: provider.used.get(name, 0) for name in provider.inventories}
+    document = {"resource_provider_generation": provider.generation, "usages": usages}
+    return call.json_answer(document, provider.updated_at)
+
+
+@api_operation(blueprint, "GET", "/usages", None, since=microversion.PROJECT_USAGES, writes_json=True)
+def show_project_usages(call: ApiRequest) -> Response:
+    """Show the usages of a project. From microversion 1.38 on, they are grouped by consumer type."""
+    wanted = parse_usages(call.query_parameters, call.version)
+    call.authorize(rules.TOTAL_USAGES, {"project_id": wanted.project_id})
+    with call.service.database.read() as conn:
+        # usages and numbers of consumers are read in one snapshot of the database, so that they belong
+        # together
+        usage = read_project_usage(conn, wanted.project_id, wanted.user_id)
+    usages, counts = usage.amounts, usage.consumer_counts
+    if call.version < microversion.CONSUMER_TYPES:
+        document: dict[str, Any] = _sum_usages(usages)
+    elif wanted.consumer_type == _ALL_TYPES:
+        document = (
+            {_ALL_TYPES: {**_sum_usages(usages), "consumer_count": sum(counts.values())}} if counts else {}
+        )
+    else:
+        document = _by_type(usages, counts)
+        if wanted.consumer_type is not None:
+            document = {kind: each for kind, each in document.items() if kind == wanted.consumer_type}
+    return call.json_answer({"usages": document}, time.time())
+
+
+def _sum_usages(usages: Sequence[ClassUsage]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for usage in usages:
+        totals[usage.resource_class] = totals.get(usage.resource_class, 0) + usage.used
+    return totals
+
+
+def _by_type(usages: Sequence[ClassUsage], counts: Mapping[str | None, int]) -> dict[str, dict[str, int]]:
+    document = {kind or UNKNOWN_TYPE: {"consumer_count": count} for kind, count in counts.items()}
+    for usage in usages:
+        document[usage.consumer_type or UNKNOWN_TYPE][usage.resource_class] = usage.used
+    return document

@@ -13,30 +13,23 @@ from werkzeug.routing import MapAdapter
 
 from placement import extensions
 from placement.api import (
-    aggregates,
     allocation_candidates,
     allocations,
     call,
     errors,
     inventories,
-    reshaper,
     resource_classes,
     resource_providers,
     traits,
-    usages,
     versions,
 )
 from placement.api.ext import (
-    attributes,
-    availability,
     changes,
     claims,
     explanations,
     reservations,
-    time_events,
     trees,
 )
-from placement.api.ext import root as ext
 
 # placement.server limits bodies to this size; with this constant, Flask applies the same limit under other
 # WSGI servers
@@ -46,20 +39,13 @@ BLUEPRINTS: Final = (
     versions.blueprint,
     resource_providers.blueprint,
     inventories.blueprint,
-    aggregates.blueprint,
     traits.blueprint,
     resource_classes.blueprint,
     allocations.blueprint,
     allocation_candidates.blueprint,
-    usages.blueprint,
-    reshaper.blueprint,
-    ext.blueprint,
     explanations.blueprint,
     claims.blueprint,
     reservations.blueprint,
-    availability.blueprint,
-    time_events.blueprint,
-    attributes.blueprint,
     changes.blueprint,
     trees.blueprint,
 )

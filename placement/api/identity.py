@@ -19,10 +19,10 @@ from keystoneauth1.identity import v3
 from keystonemiddleware import auth_token
 from oslo_config import cfg
 
-from placement import outage
 from placement.api.context import CannotAsk, SignInRefused, TokenAccess
 from placement.exceptions import Unavailable
 from placement.optional_packages import missing_package
+from placement.outage import PeerOutage
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -103,64 +103,44 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
         left = (access.expires - datetime.now(UTC)).total_seconds()
         return TokenAccess(access.auth_token, left, access.username or "", access.project_name or "")
 
-    def _create_identity_server(self) -> "_IdentityServer":
+    def _create_identity_server(self) -> "IdentityServer":
         """Return the library's client for tokens that are not in the cache, with time limits."""
-        return _IdentityServer(super()._create_identity_server())
+        return IdentityServer(super()._create_identity_server())
 
 
-class _IdentityOutage(outage.PeerOutage):
-    """An outage of the Identity service: the service refuses connections, or does not answer in time."""
-
-    refusal = "The Identity service does not answer."
-
-    def is_unanswered(self, error: Exception) -> bool:
-        """Return whether an error means that the service did not answer; an error status is an answer."""
-        cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(cause, ks_exceptions.ConnectionError):
-                return True
-            # libraries wrap the error of a connection in their own exceptions
-            cause = cause.__cause__ or cause.__context__
-        return False
-
-    def log_begin(self, error: Exception) -> None:
-        """Log the begin of the outage."""
-        LOG.error(
-            "The Identity service does not answer. Until it answers, one request at a time waits for it, and"
-            " other requests without a cached token get the answer 503. Check [keystone_authtoken]"
-            " auth_url: %s",
-            error,
-        )
-
-    def log_end(self, seconds: float) -> None:
-        """Log the end of the outage."""
-        LOG.warning("The Identity service answers again, after %.0f seconds", seconds)
+def _is_unanswered(error: Exception) -> bool:
+    """Return whether the service refused the connection or did not answer; an error status is an answer."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ks_exceptions.ConnectionError):
+            return True
+        # libraries wrap the error of a connection in their own exceptions
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
-class _SignInOutage(_IdentityOutage):
-    """An outage of signing in. Strangers can cause it, so it has no effect on requests with tokens."""
-
-    def log_begin(self, error: Exception) -> None:
-        """Log the begin of the outage."""
-        LOG.error(
-            "The Identity service does not answer when users sign in to the console. Until it answers, one"
-            " user at a time can try, and other users have to wait. Check [keystone_authtoken] auth_url,"
-            " and the directories of the domains of users: %s",
-            error,
-        )
-
-    def log_end(self, seconds: float) -> None:
-        """Log the end of the outage."""
-        LOG.warning("The Identity service answers sign-ins again, after %.0f seconds", seconds)
+def _identity_outage(begin: str, end: str) -> PeerOutage:
+    return PeerOutage(_is_unanswered, "The Identity service does not answer.", LOG, begin, end)
 
 
-class _IdentityServer:
+class IdentityServer:
     """The library's client of the Identity service, with time limits."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
-        self._outage = _IdentityOutage()
-        self._sign_in_outage = _SignInOutage()
+        self._outage = _identity_outage(
+            "The Identity service does not answer. Until it answers, one request at a time waits for it, and"
+            " other requests without a cached token get the answer 503. Check [keystone_authtoken]"
+            " auth_url: %(error)s",
+            "The Identity service answers again, after %(seconds).0f seconds",
+        )
+        # strangers can cause an outage of signing in, so it has no effect on requests with tokens
+        self._sign_in_outage = _identity_outage(
+            "The Identity service does not answer when users sign in to the console. Until it answers, one"
+            " user at a time can try, and other users have to wait. Check [keystone_authtoken] auth_url,"
+            " and the directories of the domains of users: %(error)s",
+            "The Identity service answers sign-ins again, after %(seconds).0f seconds",
+        )
 
     @property
     def www_authenticate_uri(self) -> Any:
@@ -199,7 +179,7 @@ class _IdentityServer:
         except Exception as error:
             if isinstance(error, ks_exceptions.NotFound) and _is_of_identity(error):
                 raise SignInRefused from None  # there is no such application credential
-            if not self._outage.is_unanswered(error):
+            if not _is_unanswered(error):
                 LOG.exception("A user could not sign in, because the request to the Identity service failed")
             raise CannotAsk(str(error)) from error
 
@@ -227,7 +207,7 @@ class _IdentityServer:
         except Unavailable as error:
             raise CannotAsk(error.detail) from None
         except Exception as error:
-            if not self._outage.is_unanswered(error):
+            if not _is_unanswered(error):
                 # if the Identity service did not answer, this service keeps its own token, because signing in
                 # again would slow down a slow Identity service even more
                 self.invalidate()

@@ -2,20 +2,18 @@
 
 import time
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import ApiRequest, api_operation
-from placement.api.resource_providers import existing_provider, missing_provider_first, path_uuid
+from placement.api.resource_providers import current_provider, missing_provider_first, path_uuid
 from placement.exceptions import NotFound
 from placement.policies import rest as rules
-from placement.read_model.provider import Inventory
 from placement.schemas import inventory as schemas
 from placement.schemas.base import is_storable
 from placement.store import inventories as store
-from placement.store.inventories import InventoryValues
 
 blueprint = Blueprint("inventories", __name__)
 
@@ -23,25 +21,12 @@ _PATH: Final = "/resource_providers/<uuid>/inventories"
 _CREATE, _REPLACE_ALL, _UPDATE = schemas.InventoryCreation(), schemas.ReplaceAll(), schemas.InventoryUpdate()
 
 
-def inventory_document(inventory: Inventory | InventoryValues) -> dict[str, Any]:
-    """Return the fields of an inventory, as answers show them."""
-    return {
-        "total": inventory.total,
-        "reserved": inventory.reserved,
-        "min_unit": inventory.min_unit,
-        "max_unit": inventory.max_unit,
-        "step_size": inventory.step_size,
-        "allocation_ratio": inventory.allocation_ratio,
-    }
-
-
 @api_operation(blueprint, "GET", _PATH, rules.LIST_INVENTORIES, writes_json=True)
 def list_all(call: ApiRequest, uuid: str) -> Response:
     """List the inventories of a provider."""
-    with call.service.model.fresh_view() as view:
-        provider = existing_provider(view.snapshot, uuid)
+    provider = current_provider(call, uuid)
     newest = max(provider.inventory_times, default=time.time())
-    documents = {name: inventory_document(each) for name, each in provider.inventories.items()}
+    documents = {name: each.to_values() for name, each in provider.inventories.items()}
     document = {"resource_provider_generation": provider.generation, "inventories": documents}
     return call.json_answer(document, newest)
 
@@ -58,7 +43,7 @@ def create_inventory(call: ApiRequest, uuid: str) -> Response:
     generation = call.service.write(
         lambda tx: store.add(tx, known, name, values, may_have_none=may_have_none)
     )
-    document = {"resource_provider_generation": generation, **inventory_document(values)}
+    document = {"resource_provider_generation": generation, **values.to_values()}
     return call.add_location(
         call.json_answer(document, time.time(), 201), f"/resource_providers/{known}/inventories/{name}"
     )
@@ -76,7 +61,7 @@ def replace_all(call: ApiRequest, uuid: str) -> Response:
     generation = call.service.write(
         lambda tx: store.replace_all(tx, known, given, wanted, may_have_none=may_have_none)
     )
-    documents = {name: inventory_document(values) for name, values in wanted.items()}
+    documents = {name: values.to_values() for name, values in wanted.items()}
     return call.json_answer(
         {"resource_provider_generation": generation, "inventories": documents}, time.time()
     )
@@ -100,13 +85,12 @@ def delete_all(call: ApiRequest, uuid: str) -> Response:
 @api_operation(blueprint, "GET", f"{_PATH}/<resource_class>", rules.SHOW_INVENTORY, writes_json=True)
 def show_inventory(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     """Show one inventory."""
-    with call.service.model.fresh_view() as view:
-        provider = existing_provider(view.snapshot, uuid)
-        inventory = provider.inventories.get(resource_class)
-        if inventory is None:
-            raise NotFound(f"No inventory of class {resource_class} for {provider.uuid}")
-        document = {"resource_provider_generation": provider.generation, **inventory_document(inventory)}
-        return call.json_answer(document, provider.offered_at(resource_class))
+    provider = current_provider(call, uuid)
+    inventory = provider.inventories.get(resource_class)
+    if inventory is None:
+        raise NotFound(f"No inventory of class {resource_class} for {provider.uuid}")
+    document = {"resource_provider_generation": provider.generation, **inventory.to_values()}
+    return call.json_answer(document, provider.offered_at(resource_class))
 
 
 @api_operation(blueprint, "PUT", f"{_PATH}/<resource_class>", rules.UPDATE_INVENTORIES, reads_json=True)
@@ -127,9 +111,7 @@ def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
             tx, known, given, resource_class, values, may_have_none=may_have_none
         )
     )
-    return call.json_answer(
-        {"resource_provider_generation": generation, **inventory_document(values)}, time.time()
-    )
+    return call.json_answer({"resource_provider_generation": generation, **values.to_values()}, time.time())
 
 
 @api_operation(blueprint, "DELETE", f"{_PATH}/<resource_class>", rules.DELETE_INVENTORIES)

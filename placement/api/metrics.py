@@ -1,8 +1,7 @@
 """The metrics for Prometheus at ``/metrics``, about requests, searches and the read model.
 
-:mod:`placement.api.metrics_sharing` sets the folder that processes share. If metrics are enabled,
-:mod:`placement.api.middleware` imports this module afterwards, because prometheus_client reads the folder
-from the environment when it is imported.
+:mod:`placement.api.middleware` sets the folder that processes share. If metrics are enabled, it imports this
+module afterwards, because prometheus_client reads the folder from the environment when it is imported.
 """
 
 import logging
@@ -22,7 +21,7 @@ from prometheus_client.utils import floatToGoString
 
 from placement.api.allocation_candidates import INCOMPLETE
 from placement.api.context import TRACE_ID
-from placement.api.metrics_sharing import DIRECTORY
+from placement.api.middleware import METRICS_DIRECTORY
 from placement.api.service import PlacementService
 from placement.exceptions import Unavailable
 from placement.read_model.metrics import ModelMetrics
@@ -168,7 +167,7 @@ class ServiceMetrics:
         return text
 
     def _counter_registry(self) -> CollectorRegistry:
-        if DIRECTORY not in os.environ:
+        if METRICS_DIRECTORY not in os.environ:
             return self._registry
         registry = CollectorRegistry()
         # this collector reads the counters of all processes from their files in the folder

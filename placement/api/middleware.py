@@ -6,13 +6,20 @@ A request passes the layers in this order:
 - request id and log, check of chunks (the answer to a malformed chunk is 400), traces (if enabled);
 - applications beside the API, such as the console, and CORS (if configured);
 - authentication, Flask.
+
+This module also has the folder through which the processes of the service share their metrics, because the
+folder has to be known before prometheus_client is imported.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from flask import Flask
@@ -21,7 +28,6 @@ from oslo_middleware import CORS, Healthcheck, HTTPProxyToWSGI
 from werkzeug.exceptions import BadRequest
 
 from placement import extensions
-from placement.api import metrics_sharing
 from placement.api.app import create_app
 from placement.api.auth import add_authentication
 from placement.api.call import provide_service
@@ -162,9 +168,40 @@ def _tracing_class() -> type[ServiceTracing]:
     return ServiceTracing
 
 
+METRICS_DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""The environment variable from which prometheus_client reads the path of the folder."""
+
+
+@contextmanager
+def shared_directory(conf: cfg.ConfigOpts) -> Iterator[None]:
+    """Return a context in which this process, and processes that it forks, share their metrics in a folder.
+
+    The folder is ``[metrics] directory``, or a new folder that is removed at the end of the context.
+    """
+    # _share_metrics() uses a folder from the configuration; a folder from the environment stays unchanged
+    if not conf.metrics.enabled or conf.metrics.directory or METRICS_DIRECTORY in os.environ:
+        yield
+        return
+    owner, folder = os.getpid(), mkdtemp(prefix="placement-metrics-")
+    os.environ[METRICS_DIRECTORY] = folder
+    try:
+        yield
+    finally:
+        # forked processes also run this code when they end, but only the original process removes the folder
+        if os.getpid() == owner:
+            rmtree(folder, ignore_errors=True)
+            os.environ.pop(METRICS_DIRECTORY, None)
+
+
+def _share_metrics(conf: cfg.ConfigOpts) -> None:
+    if conf.metrics.directory:
+        os.makedirs(conf.metrics.directory, exist_ok=True)
+        os.environ[METRICS_DIRECTORY] = conf.metrics.directory
+
+
 def _make_metrics(app: Flask, service: PlacementService, conf: cfg.ConfigOpts) -> WSGIApplication:
     """Count the requests of ``app``; return the application that serves :data:`METRICS_PATH`."""
-    metrics_sharing.share(conf)
+    _share_metrics(conf)
     # the module is imported after the folder is known, because prometheus_client reads the folder at import
     from placement.api.metrics import ServiceMetrics
 
@@ -197,7 +234,7 @@ def add_layers(
     # themselves
     for path, other in (beside or {}).items():
         traced = other if tracing is None else tracing.trace_handlers(other, path.strip("/"), path)
-        app = _PrefixDispatch(app, path, traced)
+        app = _dispatch(app, path, traced, also_below=True)
     if tracing is not None:
         # this layer is outside of the authentication, so that its span includes the time of the
         # authentication
@@ -206,39 +243,26 @@ def add_layers(
     # health checks and metrics, so that these do not fill it.
     app = _HealthChecked(RequestLog(check_chunks(app)), conf)
     if metrics is not None:
-        app = _PathDispatch(app, METRICS_PATH, metrics)
+        app = _dispatch(app, METRICS_PATH, metrics)
     # this layer is the first, so that all other layers see the address of the client instead of the proxy's
     if conf.oslo_middleware.enable_proxy_headers_parsing:
         app = HTTPProxyToWSGI(app, conf)
     return app
 
 
-class _PathDispatch:
-    """Passes requests for one path to another application, which needs no token."""
+def _dispatch(
+    app: WSGIApplication, path: str, other: WSGIApplication, *, also_below: bool = False
+) -> WSGIApplication:
+    """Return an application that passes requests for a path, and possibly its sub-paths, to ``other``."""
+    # a path that only begins with the same letters, such as /consoles, is not below this path
+    below = f"{path}/"
 
-    def __init__(self, app: WSGIApplication, path: str, other: WSGIApplication) -> None:
-        self._app = app
-        self._path = path
-        self._other = other
+    def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        asked = environ.get("PATH_INFO", "")
+        is_other = asked == path or (also_below and asked.startswith(below))
+        return (other if is_other else app)(environ, start_response)
 
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        app = self._other if environ.get("PATH_INFO") == self._path else self._app
-        return app(environ, start_response)
-
-
-class _PrefixDispatch:
-    """Passes requests for a path and its sub-paths to an application that authenticates callers itself."""
-
-    def __init__(self, app: WSGIApplication, path: str, other: WSGIApplication) -> None:
-        self._app = app
-        self._path = path
-        self._other = other
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "")
-        # a path that only begins with the same letters, such as /consoles, is not below this path
-        is_below = path.startswith(self._path) and path[len(self._path) :][:1] in ("", "/")
-        return (self._other if is_below else self._app)(environ, start_response)
+    return serve_request
 
 
 class _HealthChecked:

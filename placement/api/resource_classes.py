@@ -15,7 +15,7 @@ from placement.store import known_names as store
 
 blueprint = Blueprint("resource_classes", __name__)
 
-_CLASS: Final = schemas.ResourceClassBody()
+_CLASS: Final = schemas.CustomName()
 
 
 def _class_document(name: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The resources ``/resource_providers`` and ``/resource_providers/{uuid}``."""
+"""The resources ``/resource_providers``, ``/resource_providers/{uuid}`` and ``.../{uuid}/aggregates``."""
 
 import time
 import uuid as uuids
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +13,7 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import ApiRequest, api_operation, mount_prefix
-from placement.exceptions import InvalidRequest
+from placement.exceptions import InvalidRequest, NotFound
 from placement.microversion import Microversion
 from placement.policies import rest as rules
 from placement.read_model.feed import ModelView
@@ -24,7 +24,7 @@ from placement.schemas.base import canonical_uuid
 from placement.schemas.query import parse_provider_filter
 from placement.search.budget import SearchBudget, yielding_slices
 from placement.search.request import check_names, filter_providers
-from placement.store import providers
+from placement.store import provider_properties, providers
 
 blueprint = Blueprint("resource_providers", __name__)
 
@@ -39,6 +39,9 @@ _LINKS: Final = (
 # a web server sends each piece separately, so few pieces are joined to one
 _AS_ONE: Final = 10
 """Maximum number of pieces of an answer that are joined to one piece."""
+
+_AGGREGATES_PATH: Final = "/resource_providers/<uuid>/aggregates"
+_AGGREGATES_BODY, _AGGREGATE_LIST = schemas.AggregatesBody(), schemas.AggregateList()
 
 _UUID: Final = b"{uuid}"
 """Placeholder in templates for the uuid of the provider."""
@@ -107,11 +110,20 @@ def existing_provider(snapshot: ModelSnapshot, uuid: str) -> Provider:
     return provider
 
 
-def path_uuid(uuid: str) -> str:
-    """Convert a uuid from a path to its canonical form, as in the database, or raise NotFound."""
-    canonical = canonical_uuid(uuid)
+def current_provider(call: ApiRequest, uuid: str) -> Provider:
+    """Return the current provider with the uuid that a path contains, or raise NotFound."""
+    with call.service.model.fresh_view() as view:
+        return existing_provider(view.snapshot, uuid)
+
+
+def path_uuid(text: str, missing: Callable[[str], NotFound] = providers.no_provider) -> str:
+    """Convert a uuid from a path to its canonical form, as in the database.
+
+    :param missing: a function that returns the error for a text that is no uuid.
+    """
+    canonical = canonical_uuid(text)
     if canonical is None:
-        raise providers.no_provider(uuid)
+        raise missing(text)
     return canonical
 
 
@@ -125,9 +137,8 @@ def missing_provider_first(call: ApiRequest, uuid: str) -> Iterator[None]:
     try:
         yield
     except InvalidRequest:
-        with call.service.model.fresh_view() as view:
-            # the provider is looked up only after an error, so that valid requests need no lookup
-            existing_provider(view.snapshot, uuid)
+        # the provider is looked up only after an error, so that valid requests need no lookup
+        current_provider(call, uuid)
         raise
 
 
@@ -202,3 +213,46 @@ def delete(call: ApiRequest, uuid: str) -> Response:
     known = canonical_uuid(uuid) or uuid
     call.service.write(lambda tx: providers.delete(tx, known))
     return call.empty_answer()
+
+
+def _aggregates_answer(
+    call: ApiRequest, aggregates: list[str], generation: int, last_modified: float
+) -> Response:
+    document: dict[str, Any] = {"aggregates": aggregates}
+    if call.version >= microversion.AGGREGATES_GENERATION:
+        document["resource_provider_generation"] = generation
+    return call.json_answer(document, last_modified)
+
+
+@api_operation(
+    blueprint, "GET", _AGGREGATES_PATH, rules.LIST_AGGREGATES, since=microversion.AGGREGATES, writes_json=True
+)
+def show_aggregates(call: ApiRequest, uuid: str) -> Response:
+    """Show the aggregates of a provider."""
+    provider = current_provider(call, uuid)
+    return _aggregates_answer(call, sorted(provider.aggregates), provider.generation, provider.updated_at)
+
+
+@api_operation(
+    blueprint,
+    "PUT",
+    _AGGREGATES_PATH,
+    rules.UPDATE_AGGREGATES,
+    since=microversion.AGGREGATES,
+    reads_json=True,
+)
+def replace_aggregates(call: ApiRequest, uuid: str) -> Response:
+    """Replace the aggregates of a provider."""
+    known = path_uuid(uuid)
+    # requests before microversion 1.19 have no generation, so no generation is checked
+    expected = None
+    with missing_provider_first(call, known):
+        if call.version >= microversion.AGGREGATES_GENERATION:
+            body = call.parse_body(_AGGREGATES_BODY)
+            aggregates, expected = body["aggregates"], body["resource_provider_generation"]
+        else:
+            aggregates = call.wrapped_body(_AGGREGATE_LIST, "aggregates")
+    generation = call.service.database.write(
+        lambda tx: provider_properties.replace_aggregates(tx, known, expected, aggregates)
+    )
+    return _aggregates_answer(call, aggregates, generation, time.time())

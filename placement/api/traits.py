@@ -7,7 +7,7 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import ApiRequest, api_operation
-from placement.api.resource_providers import existing_provider, path_uuid
+from placement.api.resource_providers import current_provider, path_uuid
 from placement.exceptions import InvalidRequest, NotFound
 from placement.policies import rest as rules
 from placement.read_model.provider import in_order
@@ -19,7 +19,7 @@ from placement.store import provider_properties as store
 
 blueprint = Blueprint("traits", __name__)
 
-_TRAITS, _CUSTOM_TRAIT = schemas.TraitsBody(), schemas.CustomTrait()
+_TRAITS, _CUSTOM_TRAIT = schemas.TraitsBody(), schemas.CustomName()
 _OF_PROVIDER: Final = "/resource_providers/<uuid>/traits"
 
 
@@ -79,9 +79,8 @@ def _traits_answer(call: ApiRequest, traits: list[str], generation: int, last_mo
 )
 def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     """List the traits of a provider."""
-    with call.service.model.fresh_view() as view:
-        provider = existing_provider(view.snapshot, uuid)
-        return _traits_answer(call, in_order(provider.traits), provider.generation, provider.updated_at)
+    provider = current_provider(call, uuid)
+    return _traits_answer(call, in_order(provider.traits), provider.generation, provider.updated_at)
 
 
 @api_operation(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oslo_config import cfg
 
-from placement.api import auth, metrics_sharing, middleware
+from placement.api import auth, middleware
 from placement.api.request_log import set_up_logging
 from placement.cmd.common import check_bind
 from placement.conf import PROJECT, new_config
@@ -67,7 +67,7 @@ def main(args: Sequence[str] | None = None) -> int:
     for warning in unknown_options(conf):
         LOG.warning("A part of the configuration has no effect: %s", warning)
     # the folder is made before the server forks its workers, so that all workers share it
-    with metrics_sharing.shared_directory(conf):
+    with middleware.shared_directory(conf):
         ApiServer(conf).run()
     return 0
 

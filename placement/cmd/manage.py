@@ -24,10 +24,9 @@ from placement.exceptions import ServiceError, Unavailable
 from placement.maintenance.audit import DatabaseFinding, find_contradictions
 from placement.maintenance.heal import heal_database
 from placement.maintenance.sync import incomplete_owner, sync
-from placement.notifications.notifier import ROUND_PAUSE, EventNotifier
-from placement.notifications.position_file import PositionFile
+from placement.notifications.notifier import ROUND_PAUSE, EventNotifier, PositionFile
 from placement.notifications.webhook import DeliveryFailed, EventWebhook
-from placement.schemas.time_events import DEFAULT_NOTICE, MAX_INTERVAL
+from placement.schemas.reservation import DEFAULT_NOTICE, MAX_INTERVAL
 
 FINDINGS: Final = 3
 """The exit status if a command has found contradictions in the database that remain."""

@@ -92,20 +92,18 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
             raise Unavailable(sqlite_file.file_obstacle(self._conf.placement_database.connection) or reason)
 
     def _missing_roots(self) -> Result:
-        def find_wrong(conn: sa.Connection) -> str | None:
-            count = len(list(audit.wrong_trees(conn)))
-            return f"{count} resource providers have a wrong root or parent." if count else None
-
-        return self._query_database(
-            find_wrong, f"{_AUDIT} 'placement-manage heal' corrects the healable ones."
+        return self._count_wrong(
+            lambda conn: len(list(audit.wrong_trees(conn))),
+            "resource providers have a wrong root or parent.",
+            f"{_AUDIT} 'placement-manage heal' corrects the healable ones.",
         )
 
     def _missing_consumers(self) -> Result:
-        def find_missing(conn: sa.Connection) -> str | None:
-            count = len(audit.without_consumer(conn))
-            return f"{count} consumers that hold allocations do not exist." if count else None
-
-        return self._query_database(find_missing, f"{_AUDIT} 'placement-manage heal' makes them.")
+        return self._count_wrong(
+            lambda conn: len(audit.without_consumer(conn)),
+            "consumers that hold allocations do not exist.",
+            f"{_AUDIT} 'placement-manage heal' makes them.",
+        )
 
     def _incomplete_consumers(self) -> Result:
         options = self._conf.placement
@@ -119,13 +117,9 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
                 )
             )
         )
-
-        def find_incomplete(conn: sa.Connection) -> str | None:
-            count = conn.execute(query).scalar_one()
-            return f"{count} consumers have no project or user of their own." if count else None
-
-        return self._query_database(
-            find_incomplete,
+        return self._count_wrong(
+            lambda conn: conn.execute(query).scalar_one(),
+            "consumers have no project or user of their own.",
             "Clients with a microversion before 1.8, or 'placement-manage heal', made these consumers. They"
             " become complete when a client with a newer microversion writes their allocations.",
             Code.WARNING,
@@ -165,11 +159,17 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
             return Result(Code.SUCCESS)
         return Result(Code.WARNING, f"{reason}. Until this is mended, the service cannot validate tokens.")
 
+    def _count_wrong(
+        self, count: Callable[[sa.Connection], int], problem: str, advice: str, code: Code = Code.FAILURE
+    ) -> Result:
+        def find_wrong(conn: sa.Connection) -> str | None:
+            number = count(conn)
+            return f"{number} {problem}" if number else None
+
+        return self._query_database(find_wrong, advice, code)
+
     def _query_database(
-        self,
-        find: Callable[[sa.Connection], str | None],
-        advice: str = "",
-        code: Code = Code.FAILURE,
+        self, find: Callable[[sa.Connection], str | None], advice: str, code: Code = Code.FAILURE
     ) -> Result:
         """Return success if ``find`` returns None; otherwise return ``code`` with its text and the advice."""
         try:

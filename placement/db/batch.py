@@ -18,7 +18,8 @@ from placement.db import errors
 from placement.exceptions import InvalidRequest
 
 T = TypeVar("T")
-Rows = Sequence[Sequence[Any]]
+Rows = Sequence[Any]
+"""The rows of an answer, each a sequence of values."""
 Values = Mapping[str, Any]
 Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
 
@@ -242,11 +243,18 @@ class StatementFamily:
 
 
 def insertion_statements(
-    table: sa.Table, rows: Sequence[Values]
+    table: sa.Table, rows: Sequence[Values], keys: tuple[str, ...], shared: Values
 ) -> Iterator[tuple[PreparedStatement, Values]]:
-    """Yield statements with their values that together insert the rows. All rows have the same columns."""
+    """Yield statements with their values that together insert the rows. All rows have the same columns.
+
+    :param keys: the columns for which the rows have uuids or names instead of ids, because the ids are
+        possibly not known yet.
+    :param shared: further columns, with the value that all rows have.
+    """
+    every = {f"every_{name}": value for name, value in shared.items()}
     for chunk in split_rows(rows):
-        yield _insertion_statement(table, tuple(chunk[0]), len(chunk)), bind_rows(chunk)
+        statement = _insertion_statement(table, tuple(chunk[0]), keys, tuple(shared), len(chunk))
+        yield statement, {**bind_rows(chunk), **every}
 
 
 def split_rows(rows: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -259,8 +267,27 @@ def bind_rows(rows: Iterable[Values]) -> dict[str, Any]:
     return {f"{name}_{index}": value for index, row in enumerate(rows) for name, value in row.items()}
 
 
-@lru_cache(KEPT_SIZES)
-def _insertion_statement(table: sa.Table, columns: tuple[str, ...], count: int) -> PreparedStatement:
-    parameters = [bind_parameters(name, count, table.c[name].type) for name in columns]
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*parameters, strict=True)]
+@lru_cache(4 * KEPT_SIZES)
+def _insertion_statement(
+    table: sa.Table, columns: tuple[str, ...], keys: tuple[str, ...], shared: tuple[str, ...], count: int
+) -> PreparedStatement:
+    values: list[list[sa.ColumnElement[Any]]] = [
+        [id_of_key(table.c[name], key) for key in bind_parameters(name, count)]
+        if name in keys
+        else [*bind_parameters(name, count, table.c[name].type)]
+        for name in columns
+    ]
+    every = {name: sa.bindparam(f"every_{name}", type_=table.c[name].type) for name in shared}
+    rows = [{**dict(zip(columns, row, strict=True)), **every} for row in zip(*values, strict=True)]
     return PreparedStatement(sa.insert(table).values(rows))
+
+
+def id_of_key(column: sa.Column[Any], key: sa.ColumnElement[str]) -> sa.ScalarSelect[Any]:
+    """Return a query for the id that a foreign key refers to, by the uuid or the name of its row."""
+    (reference,) = column.foreign_keys
+    others = reference.column.table.c
+    return (
+        sa.select(others.id)
+        .where((others.uuid if "uuid" in others else others.name) == key)
+        .scalar_subquery()
+    )

@@ -13,12 +13,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from placement import outage
 from placement.db import buckets, engine, errors, migration
 from placement.db.batch import (
     PreparedStatement,
@@ -32,30 +31,9 @@ from placement.db.engine import PoolOptions
 from placement.db.position import ChangeProbe, DatabaseVersion
 from placement.db.tables import resource_providers
 from placement.exceptions import InvalidRequest, Unavailable
+from placement.outage import PeerOutage
 
 LOG = logging.getLogger(__name__)
-
-
-class DatabaseOutage(outage.PeerOutage):
-    """Prevents requests from waiting for a database that accepts connections but does not answer."""
-
-    refusal = "The database does not answer. Please try again later."
-
-    def is_unanswered(self, error: Exception) -> bool:
-        """Return whether the database did not answer in time."""
-        return errors.is_timeout(error)
-
-    def log_begin(self, error: Exception) -> None:
-        """Log the beginning of an outage, with the options that limit the waits."""
-        LOG.error(
-            "the database does not answer: until it answers, one request at a time waits for it, and other"
-            " requests get the answer 503. Check the database, the network, and the limits in"
-            " [placement_database]"
-        )
-
-    def log_end(self, seconds: float) -> None:
-        """Log the end of an outage."""
-        LOG.warning("the database answers again, after %.0f seconds", seconds)
 
 
 T = TypeVar("T")
@@ -96,9 +74,11 @@ class WriteTransaction:
         """Queue a statement. It is executed at the latest when the caller reads its answer."""
         return self._batch.add(statement, values)
 
-    def insert(self, table: sa.Table, rows: Sequence[Values]) -> None:
-        """Queue the insertion of rows; all rows have the same columns."""
-        for statement, values in insertion_statements(table, rows):
+    def insert(
+        self, table: sa.Table, rows: Sequence[Values], keys: tuple[str, ...] = (), **shared: Any
+    ) -> None:
+        """Queue the insertion of rows, with the parameters of :func:`.insertion_statements`."""
+        for statement, values in insertion_statements(table, rows, keys, shared):
             self.queue(statement, values)
 
     def lock(self, uuids: Iterable[str], more: Iterable[int] = ()) -> None:
@@ -191,6 +171,19 @@ _DESCRIBED_STAMP: Final = StatementFamily(
 )
 
 
+def database_outage() -> PeerOutage:
+    """Return an object that prevents requests from waiting for a database that does not answer."""
+    return PeerOutage(
+        errors.is_timeout,
+        "The database does not answer. Please try again later.",
+        LOG,
+        "the database does not answer: until it answers, one request at a time waits for it, and other"
+        " requests get the answer 503. Check the database, the network, and the limits in"
+        " [placement_database]",
+        "the database answers again, after %(seconds).0f seconds",
+    )
+
+
 class ServiceDatabase:
     """The database of a service process, with its connections.
 
@@ -202,7 +195,7 @@ class ServiceDatabase:
         self.url = url
         self._lock_timeout = options.lock_timeout
         self._attempts = 1 + options.retries
-        self._outage = DatabaseOutage()
+        self._outage = database_outage()
         # the limit of the server includes waits for locks, so lock_timeout is added to it
         max_seconds = options.statement_timeout and options.statement_timeout + options.lock_timeout
         writer = engine.create_engine(url, "READ COMMITTED", replace(options, statement_timeout=max_seconds))

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from secrets import token_hex
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -45,7 +45,6 @@ _ATTEMPTS: Final = 10
 # the table is locked, for example, while a backup reads it
 _WAIT: Final = 30
 """Maximum seconds to wait until statements can use the lock's table (MySQL's metadata lock)."""
-_NO_SUCH_TABLE: Final = 1146
 
 _NAME: Final = "placement_migration_lock"
 _CREATION: Final = (
@@ -85,7 +84,7 @@ def hold_lock(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterato
         in_cluster = getattr(own.connection.driver_connection, "in_cluster", False)
         # the row has the id of the migration's connection. If the migrating process dies, this connection
         # exists until the server has finished the current statement.
-        lock = _ProcessLock(
+        lock = ProcessLock(
             own, conn.execute(sa.select(sa.func.connection_id())).scalar_one(), in_cluster=in_cluster
         )
         conn.rollback()
@@ -106,7 +105,7 @@ def hold_lock(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterato
             lock.release()
 
 
-class _ProcessLock:
+class ProcessLock:
     """The lock for migrations, as one process uses it. Two threads use its connection, one at a time."""
 
     def __init__(self, conn: sa.Connection, migrating: int, *, in_cluster: bool) -> None:
@@ -181,7 +180,7 @@ class _ProcessLock:
             try:
                 return step()
             except exc.DBAPIError as error:
-                if _is_no_table(error):
+                if errors.is_missing_table(error):
                     return None
                 # of two simultaneous writes, a cluster refuses one with a deadlock error; this step can then
                 # succeed in another attempt
@@ -218,8 +217,3 @@ class _ProcessLock:
             # the table is removed only if this process still owns the lock
             if self._count_up():
                 self._conn.exec_driver_sql(f"DROP TABLE {_NAME}")
-
-
-def _is_no_table(error: exc.DBAPIError) -> bool:
-    original: Any = error.orig
-    return bool(original.args) and original.args[0] == _NO_SUCH_TABLE

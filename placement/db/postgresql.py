@@ -7,31 +7,20 @@ statements, and then reads all answers. See "Pipeline Mode" in the documentation
 
 import select
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import psycopg
-from psycopg import errors
+from psycopg import IsolationLevel, errors
 from psycopg.abc import PQGen
-from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.adapt import Transformer
+from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, TransactionStatus
 from sqlalchemy.exc import ArgumentError
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
-
-
-import uuid
-from collections.abc import Iterable, MutableMapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
-
-from psycopg import IsolationLevel
-from psycopg.adapt import Transformer
-from psycopg.pq import ConnStatus, DiagnosticField
-
-if TYPE_CHECKING:
-    from psycopg.pq.abc import PGresult
-
 
 RV = TypeVar("RV")
 

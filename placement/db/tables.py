@@ -130,6 +130,13 @@ resource_providers = define_table(
     sa.Index("ix_resource_providers_bucket_change_seq", "bucket", "change_seq"),
 )
 
+root_providers: Final = resource_providers.alias("root")
+"""The root providers, in statements that also read the providers of their trees."""
+TREE_ROOT: Final = sa.func.coalesce(resource_providers.c.root_id, resource_providers.c.id)
+"""SQL expression for the id of the root of a provider's tree."""
+IS_TREE_ROOT: Final = root_providers.c.id == TREE_ROOT
+"""SQL condition: the root provider is the root of the provider's tree."""
+
 inventories = define_table(
     "inventories",
     sa.Column("provider_id", sa.ForeignKey("resource_providers.id"), primary_key=True),
@@ -235,6 +242,15 @@ def is_planned(consumer_id: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
         .limit(1)
         .scalar_subquery()
         .is_not(None)
+    )
+
+
+def join_amounts(amounts: sa.Table, owners: sa.FromClause = consumers) -> sa.Join:
+    """Join consumers with rows of a table of amounts, and with the providers and classes of the amounts."""
+    return (
+        owners.join(amounts, amounts.c.consumer_id == consumers.c.id)
+        .join(resource_providers, resource_providers.c.id == amounts.c.provider_id)
+        .join(resource_classes, resource_classes.c.id == amounts.c.resource_class_id)
     )
 
 

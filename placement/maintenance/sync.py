@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from oslo_config import cfg
 
@@ -29,15 +28,10 @@ def open_database(url: str) -> Iterator[ServiceDatabase]:
         database.close()
 
 
-class Takeover(Protocol):
-    """Converts a database of another program to a database of this service, before the migration."""
-
-    def __call__(self, conf: cfg.ConfigOpts) -> str | None:
-        """Take over the database if it belongs to another program and the configuration allows this.
-
-        :returns: a description of the steps; None if no database had to be taken over.
-        :raises Unavailable: the database cannot be taken over.
-        """
+Takeover = Callable[[cfg.ConfigOpts], str | None]
+"""A function that takes over a database of another program before the migration, if the configuration allows
+this. It returns a description of the steps, or None if no database had to be taken over.
+"""
 
 
 def incomplete_owner(conf: cfg.ConfigOpts) -> ConsumerOwnership:

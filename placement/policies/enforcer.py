@@ -11,9 +11,10 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from oslo_config import cfg
+from oslo_context.context import RequestContext
 from oslo_policy import _checks, policy
 
 from placement.conf import PROJECT, files_from_environment
@@ -45,13 +46,6 @@ _Frozen = tuple[tuple[str, Any], ...]
 _Decide = Callable[[str, _Frozen, _Frozen], bool]
 
 
-class PolicyCaller(Protocol):
-    """A caller with the attributes that policy rules can check."""
-
-    def to_policy_values(self) -> dict[str, Any]:
-        """Return attributes by name, such as ``user_id``, ``project_id``, ``roles`` and ``system_scope``."""
-
-
 class PolicyEnforcer:
     """The policy rules in force: the defaults, overridden by the operator's policy file and folders.
 
@@ -73,7 +67,7 @@ class PolicyEnforcer:
         self._decide = _decision_function(_load(conf))
 
     def authorize(
-        self, context: PolicyCaller, rule: str, target: Mapping[str, str | None] | None = None
+        self, context: RequestContext, rule: str, target: Mapping[str, str | None] | None = None
     ) -> None:
         """Check that ``rule`` allows the caller to act on ``target``.
 

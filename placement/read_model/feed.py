@@ -257,7 +257,8 @@ class ReadModel:
         #: number of times that the whole model was read again, for instance after a restore of the database
         self.reread = 0
         self.file = file
-        self._writer = None if file is None else ModelFileWriter(file, self._writable_model)
+        #: writes the file after updates, when this is due
+        self.writer = None if file is None else ModelFileWriter(file, self._writable_model)
         #: whether the state comes from the file and has not yet been compared with the database
         self._unproven = False
 
@@ -386,8 +387,8 @@ class ReadModel:
         self._history = history
         self._position = DatabaseVersion(self._state.counters_sum(), history, math.nan)
         self.refreshed += 1
-        if self._writer is not None:
-            self._writer.start_if_due()
+        if self.writer is not None:
+            self.writer.start_if_due()
 
     def _take_preloaded(self, file: ModelFile, history: str) -> None:
         """Start with the model that the parent process has read, if later changes can be applied to it."""

@@ -43,7 +43,8 @@ def capacity(total: int, reserved: int, allocation_ratio: float) -> int:
 class Inventory:
     """The amount of one resource class at a provider, and the bounds of one allocation.
 
-    Providers share equal inventories as one object, so the time of the last write is stored in the provider.
+    The fields have the names of the columns of the database, and of the properties in bodies. Providers share
+    equal inventories as one object, so the time of the last write is stored in the provider.
     """
 
     total: int
@@ -60,6 +61,17 @@ class Inventory:
     def __post_init__(self) -> None:
         # this call is the only way to set a field of a frozen dataclass
         object.__setattr__(self, "capacity", capacity(self.total, self.reserved, self.allocation_ratio))
+
+    def to_values(self) -> dict[str, Any]:
+        """Return the fields by name, as columns and answers have them."""
+        return {
+            "total": self.total,
+            "reserved": self.reserved,
+            "min_unit": self.min_unit,
+            "max_unit": self.max_unit,
+            "step_size": self.step_size,
+            "allocation_ratio": self.allocation_ratio,
+        }
 
     def is_portion(self, amount: int) -> bool:
         """Return whether min_unit, max_unit and step_size permit this amount, however much is free."""

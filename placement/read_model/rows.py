@@ -19,6 +19,7 @@ from placement.db.batch import (
 )
 from placement.db.tables import (
     RESERVATION,
+    TREE_ROOT,
     allocations,
     claim_expiries,
     consumers,
@@ -63,7 +64,7 @@ _providers: Final = sa.select(
     _rp.name,
     _rp.generation,
     _rp.parent_id,
-    sa.func.coalesce(_rp.root_id, _rp.id).label("root_id"),
+    TREE_ROOT.label("root_id"),
     _rp.updated_at,
     _rp.bucket,
     _rp.change_seq,
@@ -98,14 +99,14 @@ _attributes: Final = sa.select(
 )
 _aggregates: Final = sa.select(provider_aggregates.c.provider_id, provider_aggregates.c.aggregate)
 
-# the keys are those of ``_of_some``, so that one function can assemble all providers or some
-_all: Final = {
-    "inventories": _inventories,
-    "used": _used,
-    "traits": _traits,
-    "aggregates": _aggregates,
-    "attributes": _attributes,
+_PARTS: Final = {
+    "inventories": (_inventories, inventories),
+    "used": (_used, allocations),
+    "traits": (_traits, provider_traits),
+    "aggregates": (_aggregates, provider_aggregates),
+    "attributes": (_attributes, provider_attributes),
 }
+"""Queries for the parts of all providers, by kind, each with the table that has the ids of the providers."""
 
 
 class NameRow(NamedTuple):
@@ -255,7 +256,7 @@ def read_all(
     conn: sa.Connection, names: NameTable, shared: SharedValues
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
     """Read all providers; yield each provider with its database row."""
-    parts = {kind: _stream_rows(conn, query) for kind, query in _all.items()}
+    parts = {kind: _stream_rows(conn, query) for kind, (query, _) in _PARTS.items()}
     return _assemble_providers(
         map(ProviderVersion._make, _stream_rows(conn, _providers)), parts, names, shared
     )
@@ -276,14 +277,7 @@ def read_some(
 
 
 _of_some: Final = {
-    kind: StatementFamily(table.c.provider_id, query.where)
-    for kind, (query, table) in {
-        "inventories": (_inventories, inventories),
-        "used": (_used, allocations),
-        "traits": (_traits, provider_traits),
-        "aggregates": (_aggregates, provider_aggregates),
-        "attributes": (_attributes, provider_attributes),
-    }.items()
+    kind: StatementFamily(table.c.provider_id, query.where) for kind, (query, table) in _PARTS.items()
 }
 """Statements that select the inventories and other parts of some providers, by kind."""
 

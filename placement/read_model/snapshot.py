@@ -157,27 +157,24 @@ class ModelSnapshot:
 
         Both snapshots share providers, trees and sets as long as these do not change.
         """
-        new = ModelSnapshot()
-        new.providers = copy_for_changes(self.providers)
-        new.by_uuid, new._by_name, new.trees = self.by_uuid, self._by_name, self.trees
+        new = self._copy_usage()
+        # the other parts are shared: they are only added to, or replaced and never changed
         new._shares_members = True
         new._beside = [each for each in (self, *self._beside) if each.pin_count]
-        new._roots = self._roots
         new.by_class = self.by_class.copy()
         new.by_trait = self.by_trait.copy()
         new.by_aggregate = self.by_aggregate.copy()
         new.by_attribute = self.by_attribute.copy()
         new._ranges = self._ranges.copy()
         new._ranges_by_root = self._ranges_by_root.copy()
-        new._distances = self._distances
-        # the classes are shared, because structures and classes of trees are only added, never changed
-        new._kinds, new._tables = self._kinds, self._tables
-        new.first_assignments = self.first_assignments
-        new._whole = copy_for_changes(self._whole)
-        new._free_indexes = self._free_indexes.copy()
-        new._sums = self._sums.copy()
-        # the object is never changed, only replaced
-        new._equivalent_hosts = self._equivalent_hosts
+        return new
+
+    def _copy_usage(self) -> "ModelSnapshot":
+        """Return an unpinned copy that shares all parts that do not depend on usage."""
+        new = shallow_copy(self)
+        new.pin_count = 0
+        new.providers, new._whole = copy_for_changes(self.providers), copy_for_changes(self._whole)
+        new._free_indexes, new._sums = self._free_indexes.copy(), self._sums.copy()
         new._stale = self._stale.copy()
         return new
 
@@ -197,13 +194,8 @@ class ModelSnapshot:
         """
         self.whole_trees()
         # indexes by names are shared, because usage does not change them
-        new = shallow_copy(self)
-        new.pin_count, new._is_scenario = 0, True
-        new.providers = copy_for_changes(self.providers)
-        new._whole = copy_for_changes(self._whole)
-        new._free_indexes = self._free_indexes.copy()
-        new._sums = self._sums.copy()
-        new._stale = set()
+        new = self._copy_usage()
+        new._is_scenario = True
         for provider_id, amounts in used.items():
             # only this dict gets the new provider, because no index by name depends on usage
             provider = self.providers[provider_id]

@@ -14,8 +14,8 @@ Modules
       requests for candidates (``placement.search.request``), and has the parts of bodies with such requests.
     - ``resource_provider``, ``inventory`` and ``allocation`` have the bodies of OpenStack Placement's
       resources. ``allocation`` makes a schema for each microversion.
-    - ``claim``, ``reservation``, ``time_events`` and ``tree`` have the bodies and queries of ``/ext/v1``,
-      except the query for changes, the body of attributes and the body of explanations.
+    - ``claim``, ``reservation`` and ``tree`` have the bodies and queries of ``/ext/v1``, except the query for
+      changes, the body of attributes and the body of explanations.
     - ``request_form`` has the interface of forms.
 
 The order of calls

@@ -89,26 +89,6 @@ class BooleanField(SchemaField):
         return value
 
 
-class IntegerField(SchemaField):
-    """A field for a JSON integer from ``minimum`` to ``maximum``; the field refuses booleans."""
-
-    json_type = "integer"
-
-    def __init__(self, minimum: int | None = None, maximum: int | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.minimum = minimum
-        self.maximum = maximum
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
-        if isinstance(value, float) and value.is_integer():
-            # JSON has only one type of numbers, so the number 2.0 is an integer
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise _wrong_type(value, "integer")
-        _check_range(value, self.minimum, self.maximum)
-        return value
-
-
 class NumberField(SchemaField):
     """A field for a JSON number from ``minimum`` to ``maximum``, loaded as a float."""
 
@@ -122,15 +102,30 @@ class NumberField(SchemaField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise _wrong_type(value, "number")
-        _check_range(value, self.minimum, self.maximum)
+        self._check_range(value)
         return float(value)
 
+    def _check_range(self, value: float) -> None:
+        least, most = self.minimum, self.maximum
+        if least is not None and value < least:
+            raise violation_error("minimum", f"{shown_value(value)} is less than the minimum of {least!r}")
+        if most is not None and value > most:
+            raise violation_error("maximum", f"{shown_value(value)} is greater than the maximum of {most!r}")
 
-def _check_range(value: float, minimum: float | None, maximum: float | None) -> None:
-    if minimum is not None and value < minimum:
-        raise violation_error("minimum", f"{shown_value(value)} is less than the minimum of {minimum!r}")
-    if maximum is not None and value > maximum:
-        raise violation_error("maximum", f"{shown_value(value)} is greater than the maximum of {maximum!r}")
+
+class IntegerField(NumberField):
+    """A field for a JSON integer from ``minimum`` to ``maximum``; the field refuses booleans."""
+
+    json_type = "integer"
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
+        if isinstance(value, float) and value.is_integer():
+            # JSON has only one type of numbers, so the number 2.0 is an integer
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise _wrong_type(value, "integer")
+        self._check_range(value)
+        return value
 
 
 class StringField(SchemaField):

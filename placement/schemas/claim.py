@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+from placement.db.tables import RESERVATION
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas import candidates
@@ -24,7 +25,6 @@ from placement.schemas.resource_provider import ATTRIBUTE_NAME
 from placement.schemas.terms import PageLimit, Params, load_query
 from placement.search.claims.claim import Order, WantedClaim
 from placement.search.claims.scores import ATTRIBUTE, CRITERIA
-from placement.store import reservations
 from placement.store.claim_ends import EndChange
 from placement.store.consumers import ConsumerOwnership, check_consumer_type
 from placement.store.expiries import EndMarker
@@ -232,7 +232,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
         raise InvalidRequest("A reservation cannot claim from itself.")
     for each in body["claims"]:
         check_consumer_type(each["consumer_uuid"], each["consumer_type"])
-        if each["consumer_type"] == reservations.TYPE:
+        if each["consumer_type"] == RESERVATION:
             raise InvalidRequest(
                 f"The consumer {each['consumer_uuid']} cannot have the type of reservations: only POST"
                 " /ext/v1/reservations creates consumers of this type."

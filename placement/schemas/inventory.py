@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from marshmallow import post_load
 
+from placement.read_model.provider import Inventory
 from placement.schemas.base import (
     MAX_INT,
     IntegerField,
@@ -13,7 +14,6 @@ from placement.schemas.base import (
     StrictSchema,
     StringField,
 )
-from placement.store.inventories import InventoryValues
 
 RESOURCE_CLASS: Final = "^[A-Z0-9_]+$"
 """The pattern of the names of resource classes."""
@@ -22,7 +22,7 @@ _MAX_RATIO: Final = 3.40282e38
 
 
 class InventorySchema(StrictSchema):
-    """The fields of an inventory, loaded as :class:`~placement.store.inventories.InventoryValues`."""
+    """The fields of an inventory, loaded as :class:`~placement.read_model.provider.Inventory`."""
 
     total = IntegerField(1, MAX_INT, required=True)
     reserved = IntegerField(0, MAX_INT, load_default=0)
@@ -40,7 +40,7 @@ class InventorySchema(StrictSchema):
             for name in ("resource_class", "resource_provider_generation")
             if name in data
         }
-        return {"values": InventoryValues(**data), **others}
+        return {"values": Inventory(**data), **others}
 
 
 _INTEGERS: Final = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1}
@@ -48,7 +48,7 @@ _INTEGERS: Final = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "st
 _PLAIN: Final = {*_INTEGERS, "allocation_ratio"}
 
 
-def _plain_values(data: Any) -> InventoryValues | None:
+def _plain_values(data: Any) -> Inventory | None:
     """Return the values of an inventory with common fields and types; None if the schema has to load it."""
     # the exact type is compared, so that a subclass does not pass unchecked
     if type(data) is not dict or not data.keys() <= _PLAIN or "total" not in data:
@@ -61,7 +61,7 @@ def _plain_values(data: Any) -> InventoryValues | None:
     ratio = data.get("allocation_ratio", 1.0)
     if type(ratio) not in (int, float) or not ratio <= _MAX_RATIO:
         return None
-    return InventoryValues(
+    return Inventory(
         data["total"],
         data.get("reserved", 0),
         data.get("min_unit", 1),

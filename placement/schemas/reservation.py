@@ -1,9 +1,10 @@
-"""Has the bodies and queries of reservations and limits, and the body of ``POST /ext/v1/availability``."""
+"""Has the bodies and queries of reservations and of their limits, availability and time events."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from placement.db.tables import RESERVATION
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas import candidates
@@ -22,6 +23,8 @@ from placement.schemas.claim import (
     GROUP_MEANING,
     GROUP_NAME,
     MAX_CLAIMS,
+    TIME_FORM,
+    TIME_MEANING,
     HostsSchema,
     OwnedSchema,
     end_action_field,
@@ -38,8 +41,9 @@ from placement.search.claims.window_search import WantedTime
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from placement.store.reservation_changes import ReservationChange, ReservationEnd
-from placement.store.reservations import TYPE, ReservationState
-from placement.store.time_profile import AT_ONCE, TimeWindow, WindowMargins
+from placement.store.reservations import ReservationState
+from placement.store.time_events import EventInterval, EventPosition, TimeEventKind
+from placement.store.time_profile import AT_ONCE, TimeWindow, WindowMargins, iso_time
 from placement.store.window_history import PastState
 
 # the group exists only within one request, so its name does not matter
@@ -270,7 +274,7 @@ def wanted_of(
     :param window: the time of the reservation.
     :raises InvalidRequest: a query, a flavor or a topology is wrong, or there are too many claims.
     """
-    owner = ConsumerOwnership(body["project_id"], body["user_id"], TYPE)
+    owner = ConsumerOwnership(body["project_id"], body["user_id"], RESERVATION)
     # a body with claims cannot have an order
     wanted = parse_joint(body, forms, uuid, owner, window, alone=["order"])
     order = parse_order(body["order"])
@@ -301,7 +305,7 @@ def searched_claims(body: dict[str, Any], forms: RequestForms) -> list[WantedCla
     :param forms: the registered forms of requests, such as flavors.
     :raises InvalidRequest: a query, a flavor or a topology is wrong, or there are too many claims.
     """
-    return parse_joint(body, forms, "", ConsumerOwnership("", "", TYPE))
+    return parse_joint(body, forms, "", ConsumerOwnership("", "", RESERVATION))
 
 
 def margins_of(body: dict[str, Any]) -> WindowMargins:
@@ -322,4 +326,81 @@ def searched_time(body: dict[str, Any]) -> WantedTime:
         margins.lead + body["duration"] + margins.cleaning,
         None if begin is None else begin - margins.lead,
         None if end is None else end + margins.cleaning,
+    )
+
+
+MAX_INTERVAL: Final = 7 * 86_400.0
+"""The maximum length of an interval, and of the time of notice, in seconds."""
+DEFAULT_NOTICE: Final = 3600
+"""The default number of seconds between an announcement and the announced time."""
+
+
+class _EventsQuery(StrictSchema):
+    """The parameters of ``GET /ext/v1/time_events``."""
+
+    since = StringField(required=True, pattern=TIME_FORM, meaning=TIME_MEANING)
+    until = StringField(pattern=TIME_FORM, meaning=TIME_MEANING)
+    project_id = StringField(min_length=1, max_length=255)
+    notice = StringField(
+        pattern="^([0-9]{1,5}|[1-5][0-9]{5}|60[0-3][0-9]{3}|604[0-7][0-9]{2}|604800)$",
+        meaning="a number of seconds from 0 to 604800",
+    )
+    limit = PageLimit()
+    marker = StringField(
+        pattern=rf"^[0-9]{{1,12}}(\.[0-9]{{1,17}})?_({'|'.join(TimeEventKind)})_[0-9a-f-]{{36}}$",
+        meaning="the marker of a link to the next page",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EventsPage:
+    """A requested page of events.
+
+    The page has at most ``limit`` events from ``since`` to ``until``. If ``until`` is None, the interval ends
+    at the present. ``after`` is the position of the last event before the page.
+    """
+
+    since: float
+    until: float | None
+    project_id: str | None
+    notice: int
+    after: EventPosition | None
+    limit: int
+
+    def interval_at(self, now: float, project_id: str | None) -> EventInterval:
+        """Return the interval of the events of a project, at the current time ``now``.
+
+        :raises InvalidRequest: the interval is too long.
+        """
+        # the end has whole milliseconds, because answers show them exactly; it is not before the start,
+        # because the clock can be behind the clock of an earlier request
+        until = max(self.since, int(now * 1000) / 1000) if self.until is None else self.until
+        if until - self.since > MAX_INTERVAL:
+            raise InvalidRequest(
+                f"An interval has at most {MAX_INTERVAL / 86_400:.0f} days: give an until of at most"
+                f" {iso_time(self.since + MAX_INTERVAL)}, or a later since."
+            )
+        return EventInterval(self.since, until, self.notice, project_id)
+
+
+def parse_events(params: Params, version: Microversion) -> EventsPage:
+    """Parse the query string of ``GET /ext/v1/time_events``; raise InvalidRequest if it is invalid."""
+    values: Mapping[str, Any] = load_query(_EventsQuery, params, version)
+    since = parse_time(values["since"], "since")
+    until = parse_time(values["until"], "until") if "until" in values else None
+    if until is not None and until < since:
+        raise InvalidRequest("until has to be at or after since.")
+    after = None
+    if "marker" in values:
+        # the marker is split at its ends, because the name of a kind also has an underscore
+        time, kind_and_consumer = values["marker"].split("_", 1)
+        kind, consumer = kind_and_consumer.rsplit("_", 1)
+        after = EventPosition(float(time), TimeEventKind(kind), consumer)
+    return EventsPage(
+        since,
+        until,
+        values.get("project_id"),
+        int(values.get("notice", DEFAULT_NOTICE)),
+        after,
+        values["limit"],
     )

@@ -78,17 +78,12 @@ class TraitsBody(StrictSchema):
     resource_provider_generation = IntegerField(required=True)
 
 
-class ResourceClassBody(StrictSchema):
-    """The body of ``POST /resource_classes`` and, up to 1.6, of ``PUT``.
+class CustomName(StrictSchema):
+    """The name of a custom class or trait.
 
-    From 1.7 on, the schema checks the name in the path of ``PUT``.
+    It is the body of ``POST /resource_classes`` and, up to 1.6, of ``PUT``. In other requests, the schema
+    checks the name in the path.
     """
-
-    name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
-
-
-class CustomTrait(StrictSchema):
-    """The name in the path of ``PUT /traits/{name}``."""
 
     name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
 

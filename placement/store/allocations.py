@@ -12,22 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from placement.db import buckets
-from placement.db.batch import (
-    KEPT_SIZES,
-    PreparedStatement,
-    StatementAnswer,
-    StatementBatch,
-    StatementFamily,
-    bind_parameters,
-    bind_rows,
-    split_rows,
-)
+from placement.db.batch import PreparedStatement, StatementAnswer, StatementBatch, StatementFamily
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import (
     RESERVATION,
@@ -36,6 +26,7 @@ from placement.db.tables import (
     change_buckets,
     consumers,
     inventories,
+    join_amounts,
     planned_allocations,
     resource_classes,
     resource_providers,
@@ -58,6 +49,7 @@ from placement.store.claims import (
     ConsumerClaim,
     ProviderSupply,
     check_capacity,
+    claimed_amounts,
     unmet_needs,
 )
 from placement.store.consumers import ANY_GENERATION, IS_TIMED, NOT_EXPIRED
@@ -216,42 +208,15 @@ def _insert(
 ) -> None:
     rows = [
         {
-            "consumer": claim.consumer,
-            "provider": supplies[uuid].provider_id,
-            "class": classes[name],
+            "consumer_id": claim.consumer,
+            "provider_id": supplies[uuid].provider_id,
+            "resource_class_id": classes[name],
             "used": amount,
         }
-        for claim in claims
-        for uuid, resources in claim.resources.items()
-        for name, amount in resources.items()
+        for claim, uuid, name, amount in claimed_amounts(claims)
     ]
-    # databases limit the parameters of a statement
-    for chunk in split_rows(rows):
-        tx.queue(_allocation_insertion(len(chunk)), {**bind_rows(chunk), "now": tx.now})
-
-
-@lru_cache(KEPT_SIZES)
-def _allocation_insertion(count: int) -> PreparedStatement:
-    """Return a statement that inserts allocations of consumers with ids that are not known yet."""
-    rows = [
-        {
-            # the consumer is selected by uuid, because ids of consumers that this transaction creates are
-            # unknown until an answer is read
-            "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
-            "provider_id": provider,
-            "resource_class_id": resource_class,
-            "used": used,
-            "updated_at": sa.bindparam("now", type_=sa.Double),
-        }
-        for consumer, provider, resource_class, used in zip(
-            bind_parameters("consumer", count),
-            bind_parameters("provider", count, sa.Integer),
-            bind_parameters("class", count, sa.Integer),
-            bind_parameters("used", count, sa.Integer),
-            strict=True,
-        )
-    ]
-    return PreparedStatement(sa.insert(allocations).values(rows))
+    # the ids of consumers that this transaction creates are unknown until an answer is read
+    tx.insert(allocations, rows, keys=("consumer_id",), updated_at=tx.now)
 
 
 def _update_consumers(
@@ -333,53 +298,36 @@ class Allocation:
     updated_at: float
 
 
-OWNED: Final = allocations.join(consumers, consumers.c.id == allocations.c.consumer_id).join(
-    resource_classes, resource_classes.c.id == allocations.c.resource_class_id
-)
-"""Allocations joined with their consumers and resource classes."""
-NAMED: Final = OWNED.join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
-"""Allocations joined with their consumers, resource classes and providers."""
-_shown: Final = (
-    sa.select(
-        consumers.c.uuid,
-        consumers.c.generation,
-        resource_providers.c.uuid,
-        resource_providers.c.generation,
-        resource_classes.c.name,
-        allocations.c.used,
-        allocations.c.updated_at,
+def _shown_amounts(table: sa.Table, updated_at: sa.ColumnElement[float]) -> sa.Select[Any]:
+    """Return a query whose columns have the order of the fields of :class:`Allocation`."""
+    return (
+        sa.select(
+            consumers.c.uuid,
+            consumers.c.generation,
+            resource_providers.c.uuid,
+            resource_providers.c.generation,
+            resource_classes.c.name,
+            table.c.used,
+            updated_at,
+        )
+        .select_from(join_amounts(table))
+        # consumers are ordered by creation, so that equal allocations give equal answers
+        .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
     )
-    .select_from(NAMED)
-    # consumers are ordered by creation, so that equal allocations give equal answers
-    .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
-)
+
+
+_shown: Final = _shown_amounts(allocations, allocations.c.updated_at)
 _of_consumer: Final = _shown.where(consumers.c.uuid == sa.bindparam("consumer"), NOT_EXPIRED)
 # the condition NOT_EXPIRED is missing, because callers need the holdings even if the consumer has expired
 PRESENT: Final = StatementFamily(consumers.c.uuid, _shown.where)
 """Statements that read all allocations of some consumers, expired or not, by uuid."""
 PLANNED: Final = StatementFamily(
-    consumers.c.uuid,
-    sa.select(
-        consumers.c.uuid,
-        consumers.c.generation,
-        resource_providers.c.uuid,
-        resource_providers.c.generation,
-        resource_classes.c.name,
-        planned_allocations.c.used,
-        consumers.c.updated_at,
-    )
-    .select_from(planned_allocations)
-    .join(consumers, consumers.c.id == planned_allocations.c.consumer_id)
-    .join(resource_classes, resource_classes.c.id == planned_allocations.c.resource_class_id)
-    .join(resource_providers, resource_providers.c.id == planned_allocations.c.provider_id)
-    .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
-    .where,
+    consumers.c.uuid, _shown_amounts(planned_allocations, consumers.c.updated_at).where
 )
 """Statements that read the planned allocations of some pending windows, by uuid."""
 _of_providers: Final = _shown.where(
     resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)), NOT_EXPIRED
 )
-_of_provider: Final = _shown.where(resource_providers.c.uuid == sa.bindparam("provider"), NOT_EXPIRED)
 
 
 def of_consumer(conn: sa.Connection, consumer: str) -> list[Allocation]:
@@ -400,11 +348,6 @@ def read_allocations(answer: StatementAnswer) -> list[Allocation]:
 def of_providers(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation]:
     """Return all allocations of these providers by consumers that have not expired."""
     return [Allocation(*row) for row in conn.execute(_of_providers, {"providers": list(uuids)})]
-
-
-def of_provider(conn: sa.Connection, provider: str) -> list[Allocation]:
-    """Return all allocations of one provider by consumers that have not expired."""
-    return [Allocation(*row) for row in conn.execute(_of_provider, {"provider": provider})]
 
 
 # ids begin at 1, so no consumer has this id

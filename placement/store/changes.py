@@ -10,7 +10,7 @@ import base64
 import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 import sqlalchemy as sa
@@ -141,16 +141,6 @@ class ProviderChanges:
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _StampedRow:
-    id: int
-    uuid: str
-    generation: int
-    bucket: int
-    change_seq: int
-    described_seq: int
-
-
 def note_deletion(tx: WriteTransaction, uuid: str) -> None:
     """Record the deletion of a locked provider, and drop the oldest records of deletions in its bucket."""
     bucket = buckets.bucket_of(uuid)
@@ -211,9 +201,8 @@ def changes_since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit
 
 
 def _read_counters(conn: sa.Connection) -> dict[int, int]:
-    return {
-        row.id: row.counter for row in conn.execute(sa.select(change_buckets.c.id, change_buckets.c.counter))
-    }
+    query = sa.select(change_buckets.c.id, change_buckets.c.counter)
+    return {row.id: row.counter for row in conn.execute(query)}
 
 
 def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
@@ -225,7 +214,7 @@ def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
             raise too_old("too many resource providers were deleted since then")
 
 
-def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[_StampedRow]:
+def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[sa.Row[Any]]:
     """Return at most about ``limit`` changed providers, ordered by the bucket of their counter.
 
     The result includes all providers that changed in the same transaction as the last provider of the result.
@@ -237,13 +226,13 @@ def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> 
     later = [sa.and_(_rp.bucket == bucket, _rp.change_seq > seq) for bucket, seq in known.items()]
     if not later:
         return []
-    rows = [_StampedRow(*row) for row in conn.execute(query.where(sa.or_(*later)).limit(limit))]
+    rows = [*conn.execute(query.where(sa.or_(*later)).limit(limit))]
     # all providers with the last stamp are included, because a cursor cannot be between providers with one
     # stamp
     if len(rows) == limit:
         last = rows[-1]
         same = (_rp.bucket == last.bucket, _rp.change_seq == last.change_seq, _rp.id > last.id)
-        rows += [_StampedRow(*row) for row in conn.execute(query.where(*same))]
+        rows += conn.execute(query.where(*same))
     return rows
 
 

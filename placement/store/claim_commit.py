@@ -49,7 +49,7 @@ from placement.store.groups import (
     leave_groups,
     members_by_host,
 )
-from placement.store.providers import queue_versions, versions_of
+from placement.store.providers import queue_versions
 from placement.store.time_profile import HoldRefusal
 from placement.store.window_room import WindowMove, moved_claims
 
@@ -251,7 +251,7 @@ def commit_claims(
             raise LostRace("A preemptible claim has changed.")
         claims = [*claims, *earlier]
     # the query is queued now and its answer is read after the write, so that one batch has all statements
-    found = queue_versions(tx, described)
+    present = queue_versions(tx, described)
     members = tx.queue(*group_lookup(names)) if names else None
     try:
         write_claims(tx, claims, locked)
@@ -263,7 +263,7 @@ def commit_claims(
     except CapacityExceeded as error:
         # the room of a reservation is locked, so another choice would be refused again unless a provider has
         # changed
-        if reservation is not None and versions_of(found) == described:
+        if reservation is not None and present() == described:
             raise
         raise LostRace(error.detail) from error
     except (Conflict, InvalidRequest) as error:
@@ -271,7 +271,7 @@ def commit_claims(
         # data
         raise LostRace(error.detail) from error
     # the versions are checked after the write, which is in the same batch; a lost race rolls back everything
-    if versions_of(found) != described:
+    if present() != described:
         raise LostRace("A provider has changed.")
     if members is not None:
         _check_groups(joining, group_members(members.rows), {claim.consumer for claim in claims})

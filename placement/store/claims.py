@@ -28,6 +28,7 @@ from placement.store.time_skyline import NO_SKYLINE, SkylinesByProvider, TimeSky
 
 Resources = Mapping[str, int]
 ByProvider = Mapping[str, Resources]
+"""Amounts by uuid of the provider and by resource class."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from placement.db import clock
 from placement.db.batch import PreparedStatement, StatementAnswer, StatementFamily, split_rows
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
+    IS_TREE_ROOT,
     RESERVATION,
     WINDOW_HOLD,
     ConsumerId,
@@ -27,6 +28,7 @@ from placement.db.tables import (
     planned_allocations,
     reservations,
     resource_providers,
+    root_providers,
     window_promises,
 )
 from placement.exceptions import ConcurrentUpdate, ConsumerExists, InvalidRequest
@@ -41,6 +43,11 @@ EXPIRES: Final = sa.and_(
 """SQL condition: the claim of a consumer has an expiry time, valid for the consumer's current generation.
 After a change of the generation, the row with the expiry time has no effect.
 """
+
+EXPIRING_CONSUMERS: Final = claim_expiries.join(consumers, EXPIRES)
+"""The consumers of claims with an expiry time, joined with it."""
+RESERVING_CONSUMERS: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
+"""The consumers of reservations, joined with these."""
 
 _HAS_EXPIRED: Final = (
     sa.and_(
@@ -306,18 +313,14 @@ def find_roots(conn: sa.Connection, uuids: Collection[str]) -> Mapping[str, Sequ
     return {consumer: sorted(roots) for consumer, roots in found.items()}
 
 
-_root: Final = resource_providers.alias("root")
-
-
 def _roots_query(amounts: sa.Table) -> sa.Select[Any]:
     return (
-        sa.select(consumers.c.uuid, _root.c.uuid)
+        sa.select(consumers.c.uuid, root_providers.c.uuid)
         .distinct()
         .select_from(consumers)
         .join(amounts, amounts.c.consumer_id == consumers.c.id)
         .join(resource_providers, resource_providers.c.id == amounts.c.provider_id)
-        # the root_id of a root is NULL
-        .join(_root, _root.c.id == sa.func.coalesce(resource_providers.c.root_id, resource_providers.c.id))
+        .join(root_providers, IS_TREE_ROOT)
         .where(consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
     )
 

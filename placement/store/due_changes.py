@@ -21,7 +21,8 @@ from placement.exceptions import ConcurrentUpdate, Conflict, ConsumerExists
 from placement.store import allocations, claimants, expiries, time_events, time_schedule, window_promises
 from placement.store import consumers as consumer_store
 from placement.store.claims import CapacityExceeded, TimeShifts, largest_amount, shifts_of_needs
-from placement.store.reservations import RESERVING_CONSUMERS, window_claim
+from placement.store.consumers import RESERVING_CONSUMERS
+from placement.store.reservations import window_claim
 from placement.store.time_profile import TimeWindow, overlaps_sentence
 from placement.store.time_skyline import make_skylines
 
@@ -165,7 +166,7 @@ def refuse_returns(tx: WriteTransaction, locked: claimants.LockedConsumers) -> N
     # write
     promised, written = Counter[str](), Counter[str]()
     for each in window_promises.promised_amounts(tx.conn, {each.consumer for each in locked.promised}):
-        promised[each.window] += each.held_part.used
+        promised[each.held.consumer] += each.held.used
     for holding in locked.holdings:
         written[holding.consumer] += holding.used
     if returned := sorted(uuid for uuid, used in promised.items() if used > written[uuid]):

@@ -26,7 +26,7 @@ from placement.db.tables import (
 )
 from placement.exceptions import Conflict, NotFound
 from placement.store import consumers as consumer_store
-from placement.store.consumers import EXPIRES, ConsumerOwnership
+from placement.store.consumers import EXPIRES, EXPIRING_CONSUMERS
 from placement.store.time_profile import EndAction
 
 
@@ -54,17 +54,24 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
 
 
 _consumer: Final = consumers.c.uuid == sa.bindparam("consumer")
-_insertion: Final = PreparedStatement(
-    sa.insert(claim_expiries).values(
-        # the consumer is selected by uuid, because the ids of consumers that this transaction creates are
-        # unknown
-        consumer_id=sa.select(consumers.c.id).where(_consumer).scalar_subquery(),
-        # the statement is sent after the write of the claim, so that the row gets the new generation
-        generation=sa.select(consumers.c.generation).where(_consumer).scalar_subquery(),
-        # the time is computed by the database, so that a wrong clock of a worker does no harm
-        expires_at=clock.ServerNow() + sa.bindparam("seconds", type_=sa.Double),
+
+
+def _insert_expiry(expires_at: sa.ColumnElement[float], **others: sa.ColumnElement[Any]) -> PreparedStatement:
+    return PreparedStatement(
+        sa.insert(claim_expiries).values(
+            # the consumer is selected by uuid, because the ids of consumers that this transaction creates are
+            # unknown
+            consumer_id=sa.select(consumers.c.id).where(_consumer).scalar_subquery(),
+            # the statement is sent after the write of the claim, so that the row gets the new generation
+            generation=sa.select(consumers.c.generation).where(_consumer).scalar_subquery(),
+            expires_at=expires_at,
+            **others,
+        )
     )
-)
+
+
+# the time is computed by the database, so that a wrong clock of a worker does no harm
+_insertion: Final = _insert_expiry(clock.ServerNow() + sa.bindparam("seconds", type_=sa.Double))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +107,14 @@ def write_ends(tx: WriteTransaction, ends: Mapping[str, ClaimEnd], known: Collec
     tx.lock_buckets([buckets.RESERVATIONS])
 
 
-_end_insertion: Final = PreparedStatement(
-    sa.insert(claim_expiries).values(
-        consumer_id=sa.select(consumers.c.id).where(_consumer).scalar_subquery(),
-        generation=sa.select(consumers.c.generation).where(_consumer).scalar_subquery(),
-        expires_at=sa.bindparam("expires_at", type_=sa.Double),
-        cleaning_time=sa.bindparam("cleaning_time", type_=sa.Integer),
-        on_end=sa.bindparam("on_end", type_=sa.String),
-        kept_until=sa.bindparam("kept_until", type_=sa.Double),
-        window_id=sa.bindparam("window_id", type_=ConsumerId),
-        booked_at=sa.func.coalesce(sa.bindparam("booked_at", type_=sa.Double), clock.ServerNow()),
-        is_final=sa.true(),
-    )
+_end_insertion: Final = _insert_expiry(
+    sa.bindparam("expires_at", type_=sa.Double),
+    cleaning_time=sa.bindparam("cleaning_time", type_=sa.Integer),
+    on_end=sa.bindparam("on_end", type_=sa.String),
+    kept_until=sa.bindparam("kept_until", type_=sa.Double),
+    window_id=sa.bindparam("window_id", type_=ConsumerId),
+    booked_at=sa.func.coalesce(sa.bindparam("booked_at", type_=sa.Double), clock.ServerNow()),
+    is_final=sa.true(),
 )
 
 
@@ -147,7 +150,7 @@ _ENDS: Final = (
         claim_expiries.c.booked_at,
         claim_expiries.c.window_id,
     )
-    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .select_from(EXPIRING_CONSUMERS)
     .where(claim_expiries.c.is_final, consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
 )
 
@@ -155,9 +158,7 @@ _ENDS: Final = (
 _REMOVAL: Final = StatementFamily(claim_expiries.c.consumer_id, sa.delete(claim_expiries).where)
 _TIMES: Final = StatementFamily(
     consumers.c.uuid,
-    sa.select(consumers.c.uuid, claim_expiries.c.expires_at)
-    .select_from(claim_expiries.join(consumers, EXPIRES))
-    .where,
+    sa.select(consumers.c.uuid, claim_expiries.c.expires_at).select_from(EXPIRING_CONSUMERS).where,
 )
 
 
@@ -202,7 +203,7 @@ _present: Final = (
         claim_expiries.c.on_end,
         claim_expiries.c.kept_until,
     )
-    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .select_from(EXPIRING_CONSUMERS)
     .where(_consumer, claim_expiries.c.expires_at > clock.ServerNow())
 )
 
@@ -319,7 +320,7 @@ _ENDING_THERE: Final = (
     .limit(sa.bindparam("limit", type_=sa.Integer))
 )
 _ENDING: Final = (
-    _ending_claims.select_from(claim_expiries.join(consumers, EXPIRES))
+    _ending_claims.select_from(EXPIRING_CONSUMERS)
     # the conditions are on plain columns, so that the index on the time finds a page without reading the
     # claims of other pages
     .where(claim_expiries.c.expires_at >= _end, _is_behind(claim_expiries.c.expires_at))
@@ -357,9 +358,7 @@ def confirm_claim(
             f"The claim of consumer {consumer} has a fixed end, which no confirmation changes: give the new"
             " ends_at, or claim again without it."
         )
-    consumer_store.advance_consumer(
-        tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
-    )
+    consumer_store.advance_consumer(tx, row, consumer_store.present_owner(row))
     if seconds is not None:
         answer = write(tx, {consumer: seconds}, [row.id])
         # this line is for the type checker: there is an answer, because one claim expires

@@ -12,23 +12,15 @@ from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import Final
 
 import sqlalchemy as sa
 
 from placement.db import buckets
-from placement.db.batch import (
-    KEPT_SIZES,
-    PreparedStatement,
-    Rows,
-    StatementFamily,
-    Values,
-    bind_parameters,
-    bind_rows,
-)
+from placement.db.batch import PreparedStatement, Rows, StatementFamily, Values
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
+    TREE_ROOT,
     allocations,
     consumer_groups,
     consumers,
@@ -178,8 +170,7 @@ _MEMBER_LOOKUP: Final = StatementFamily(
         consumer_groups.c.name,
         consumers.c.uuid,
         consumers.c.generation,
-        # the root_id of a root is NULL
-        sa.func.coalesce(resource_providers.c.root_id, resource_providers.c.id),
+        TREE_ROOT,
         resource_providers.c.id.in_(_sharing),
     )
     .select_from(consumer_groups)
@@ -205,24 +196,6 @@ def join_groups(tx: WriteTransaction, names: Mapping[str, str]) -> None:
 
     The caller has locked the buckets of the groups, and the consumers are in no group yet.
     """
-    rows = [{"consumer": consumer, "name": name} for consumer, name in sorted(names.items())]
-    # claims without a group, the common case, need no statement
-    if rows:
-        tx.queue(_member_insertion(len(rows)), bind_rows(rows))
-
-
-@lru_cache(KEPT_SIZES)
-def _member_insertion(count: int) -> PreparedStatement:
-    """Return a statement that adds consumers to groups before the ids of these consumers are known."""
-    rows = [
-        {
-            # the consumer is selected by uuid, because the ids of new consumers are unknown before the batch
-            # is sent
-            "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
-            "name": name,
-        }
-        for consumer, name in zip(
-            bind_parameters("consumer", count), bind_parameters("name", count), strict=True
-        )
-    ]
-    return PreparedStatement(sa.insert(consumer_groups).values(rows))
+    rows = [{"consumer_id": consumer, "name": name} for consumer, name in sorted(names.items())]
+    # the ids of new consumers are unknown before the batch is sent
+    tx.insert(consumer_groups, rows, keys=("consumer_id",))

@@ -7,8 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from placement.db.batch import split_rows
-from placement.db.tables import allocations, consumers, resource_classes, resource_providers
-from placement.store.allocations import NAMED, OWNED
+from placement.db.tables import allocations, consumers, join_amounts, resource_classes, resource_providers
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ _holdings: Final = (
         resource_classes.c.name,
         allocations.c.used,
     )
-    .select_from(NAMED)
+    .select_from(join_amounts(allocations))
     .where(consumers.c.id.in_(sa.bindparam("consumers", expanding=True)))
     .where(resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)))
     .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
@@ -129,7 +128,9 @@ _held: Final = (
         resource_classes.c.name,
         allocations.c.used,
     )
-    .select_from(OWNED)
+    .select_from(allocations)
+    .join(consumers, consumers.c.id == allocations.c.consumer_id)
+    .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
     .where(consumers.c.id.in_(sa.bindparam("consumers", expanding=True)))
     .order_by(consumers.c.id)
     .limit(sa.bindparam("limit", type_=sa.Integer))

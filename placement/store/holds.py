@@ -20,30 +20,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Final
 
 import sqlalchemy as sa
 
 from placement.db import clock
-from placement.db.batch import (
-    KEPT_SIZES,
-    PreparedStatement,
-    bind_parameters,
-    bind_rows,
-    split_rows,
-)
+from placement.db.batch import PreparedStatement
 from placement.db.database import WriteTransaction
-from placement.db.tables import (
-    WINDOW_HOLD,
-    ConsumerId,
-    allocations,
-    consumers,
-    planned_allocations,
-    resource_classes,
-    resource_providers,
-    window_promises,
-)
+from placement.db.tables import WINDOW_HOLD, ConsumerId, allocations, planned_allocations, window_promises
 from placement.store import consumers as consumer_store
 from placement.store.claimants import LockedConsumers, lock_consumers
 from placement.store.claims import (
@@ -364,11 +348,10 @@ def _hold_claims(providers: Iterable[str], needed: dict[HoldKey, int]) -> list[C
 def insert_planned(tx: WriteTransaction, planned: Sequence[ConsumerClaim]) -> None:
     """Queue the planned allocations of claims that begin later; the caller has checked their capacity."""
     rows = [
-        {"consumer": claim.consumer, "provider": uuid, "class": name, "used": amount}
+        {"consumer_id": claim.consumer, "provider_id": uuid, "resource_class_id": name, "used": amount}
         for claim, uuid, name, amount in claimed_amounts(planned)
     ]
-    for chunk in split_rows(rows):
-        tx.queue(_plan_insertion(len(chunk)), bind_rows(chunk))
+    tx.insert(planned_allocations, rows, keys=_KEY)
 
 
 def insert_promises(tx: WriteTransaction, promises: Sequence[WindowPromise], locked: LockedConsumers) -> None:
@@ -377,11 +360,15 @@ def insert_promises(tx: WriteTransaction, promises: Sequence[WindowPromise], loc
     With its first promise, a window gets promises for all its amounts, also for those outside of its scope.
     """
     rows = [
-        {"consumer": each.window, "provider": each.provider, "class": each.resource_class, "used": each.used}
+        {
+            "consumer_id": each.window,
+            "provider_id": each.provider,
+            "resource_class_id": each.resource_class,
+            "used": each.used,
+        }
         for each in promises
     ]
-    for chunk in split_rows(rows):
-        tx.queue(_promise_insertion(len(chunk)), bind_rows(chunk))
+    tx.insert(window_promises, rows, keys=_KEY)
     for window_id in sorted({each.window_id for each in promises if each.window in locked.scopes}):
         tx.queue(_REST_OF_PROMISES, {"consumer": window_id})
 
@@ -400,37 +387,3 @@ _REST_OF_PROMISES: Final = PreparedStatement(
         ),
     )
 )
-
-
-@lru_cache(KEPT_SIZES)
-def _plan_insertion(count: int) -> PreparedStatement:
-    return PreparedStatement(_later_insertion(planned_allocations, count))
-
-
-@lru_cache(KEPT_SIZES)
-def _promise_insertion(count: int) -> PreparedStatement:
-    return PreparedStatement(_later_insertion(window_promises, count))
-
-
-def _later_insertion(table: sa.Table, count: int) -> sa.Insert:
-    # consumers are selected by uuid, because the id of a new consumer is not known yet
-    rows = [
-        {
-            "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
-            "provider_id": sa.select(resource_providers.c.id)
-            .where(resource_providers.c.uuid == provider)
-            .scalar_subquery(),
-            "resource_class_id": sa.select(resource_classes.c.id)
-            .where(resource_classes.c.name == name)
-            .scalar_subquery(),
-            "used": used,
-        }
-        for consumer, provider, name, used in zip(
-            bind_parameters("consumer", count),
-            bind_parameters("provider", count),
-            bind_parameters("class", count),
-            bind_parameters("used", count, sa.Integer),
-            strict=True,
-        )
-    ]
-    return sa.insert(table).values(rows)

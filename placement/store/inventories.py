@@ -1,40 +1,25 @@
 """Adds, changes, replaces and deletes the inventories of a provider."""
 
-from collections.abc import Collection, Mapping, Set
-from dataclasses import dataclass, fields
-from typing import Any, Final
+from collections.abc import Collection, Container, Mapping, Set
+from typing import Final
 
 import sqlalchemy as sa
 
 from placement import exceptions
-from placement.db.batch import PreparedStatement, StatementAnswer
+from placement.db.batch import PreparedStatement
 from placement.db.database import WriteTransaction
 from placement.db.tables import allocations, inventories, resource_classes, resource_providers
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
-from placement.read_model.provider import capacity
-from placement.store import known_names, optimistic_write, providers
-
-
-@dataclass(frozen=True, slots=True)
-class InventoryValues:
-    """The fields of an inventory that a client of the API sends."""
-
-    total: int
-    reserved: int
-    min_unit: int
-    max_unit: int
-    step_size: int
-    allocation_ratio: float
-
+from placement.read_model.provider import Inventory
+from placement.read_model.rows import INVENTORY_COLUMNS
+from placement.store import optimistic_write, providers
 
 UPDATE_CONFLICT: Final = "update conflict: "
 """Prefix of the error of ``PUT .../inventories`` that clients expect before "Inventory for ... in use"."""
-# the fields have the names of the database columns, so that one list serves both uses
-COLUMNS: Final = tuple(field.name for field in fields(InventoryValues))
 
 
 def check_capacity(
-    uuid: str, wanted: Mapping[str, InventoryValues], *, may_have_none: bool, verb: str = "update"
+    uuid: str, wanted: Mapping[str, Inventory], *, may_have_none: bool, verb: str = "update"
 ) -> None:
     """Refuse inventories with a negative capacity and, unless ``may_have_none``, with a capacity of 0.
 
@@ -42,10 +27,7 @@ def check_capacity(
     :raises InvalidRequest: an inventory has such a capacity.
     """
     for resource_class, values in wanted.items():
-        # the read model uses the same function: with another rounding, this check could accept a capacity of
-        # 0
-        available = capacity(values.total, values.reserved, values.allocation_ratio)
-        if available < 0 or (available == 0 and not may_have_none):
+        if values.capacity < 0 or (values.capacity == 0 and not may_have_none):
             # both cases have the words of OpenStack Placement
             relation = "greater than total" if may_have_none else "greater than or equal to total"
             raise InvalidRequest(
@@ -59,7 +41,7 @@ def add(
     tx: WriteTransaction,
     uuid: str,
     resource_class: str,
-    values: InventoryValues,
+    values: Inventory,
     *,
     may_have_none: bool = True,
 ) -> int:
@@ -88,7 +70,7 @@ def change_inventory(
     uuid: str,
     generation: int,
     resource_class: str,
-    values: InventoryValues,
+    values: Inventory,
     *,
     may_have_none: bool = True,
 ) -> int:
@@ -116,7 +98,7 @@ def replace_all(
     tx: WriteTransaction,
     uuid: str,
     generation: int,
-    wanted: Mapping[str, InventoryValues],
+    wanted: Mapping[str, Inventory],
     *,
     may_have_none: bool = True,
 ) -> int:
@@ -129,11 +111,11 @@ def replace_all(
         generation == 0  # the optimistic way suits new providers, which mostly have no inventories
         and optimistic_write.is_worthwhile(tx, generation, len(wanted))
         # otherwise the checks below have to decide about a capacity of 0 or less
-        and all(capacity(each.total, each.reserved, each.allocation_ratio) > 0 for each in wanted.values())
+        and all(each.capacity > 0 for each in wanted.values())
     ):
         # the statement finds only a provider without inventories, with which the insertion would collide
         optimistic_write.find_provider(tx, _without, uuid, generation)
-        rows = [{"name": name, **_column_values(each), "updated_at": tx.now} for name, each in wanted.items()]
+        rows = [{"name": name, **each.to_values(), "updated_at": tx.now} for name, each in wanted.items()]
         optimistic_write.insert(tx, inventories.c.resource_class_id, rows, resource_classes)
         optimistic_write.stamp_provider(tx)
         return generation + 1
@@ -154,7 +136,7 @@ _without: Final = optimistic_write.finding_statement(
 def write(
     tx: WriteTransaction,
     row: providers.ProviderRow,
-    wanted: Mapping[str, InventoryValues],
+    wanted: Mapping[str, Inventory],
     present: Set[int],
     ids: Mapping[str, int],
 ) -> None:
@@ -170,11 +152,7 @@ def write(
             f"Unknown resource class in inventory for resource provider {row.uuid}: "
             f"No such resource class {', '.join(unknown)}."
         )
-    by_id = {ids[name]: values for name, values in wanted.items()}
-    # insertions have a statement of their own, because databases have no common statement for insertion and
-    # update
-    update(tx, row.id, {class_id: values for class_id, values in by_id.items() if class_id in present})
-    insert(tx, {row.id: {class_id: values for class_id, values in by_id.items() if class_id not in present}})
+    put(tx, row.id, {ids[name]: values for name, values in wanted.items()}, present)
     tx.note_changed([row.id], generation=True)
 
 
@@ -248,44 +226,24 @@ def _lock(
     tx: WriteTransaction, uuid: str, wanted: Collection[str], generation: int | None = None
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
     """Lock a provider; return its row, the ids of its classes, and the ids of wanted classes that exist."""
-    # the lock and the three lookups are sent together
-    tx.lock([uuid])
-    present = class_ids(tx, uuid)
-    lookup = known_names.NameLookup(tx, resource_classes, wanted)
-    row = providers.read_locked(tx, uuid)
+    found = providers.lock_parts(tx, uuid, inventories.c.resource_class_id, resource_classes, wanted)
+    row = found[0]
     if generation is not None and row.generation != generation:
         raise ConcurrentUpdate(
             f"resource provider generation conflict: {uuid} is at {row.generation}, the request "
             f"gave {generation}"
         )
-    return row, set(present.scalars), lookup.ids
+    return found
 
 
-def class_ids(tx: WriteTransaction, uuid: str) -> StatementAnswer:
-    """Queue a statement for the ids of the classes of the provider's inventories."""
-    return tx.queue(_class_ids, {"provider": uuid})
-
-
-# the condition has the uuid, because the id of the provider is not known before the batch is sent
-_class_ids: Final = PreparedStatement(
-    sa.select(inventories.c.resource_class_id)
-    .join(resource_providers, resource_providers.c.id == inventories.c.provider_id)
-    .where(resource_providers.c.uuid == sa.bindparam("provider"))
-)
-
-
-def _column_values(values: InventoryValues) -> dict[str, Any]:
-    return {name: getattr(values, name) for name in COLUMNS}
-
-
-def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValues]]) -> None:
+def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, Inventory]]) -> None:
     """Add inventories of new classes to locked providers, by the ids of providers and of classes."""
     rows = [
         {
             "provider_id": provider_id,
             "resource_class_id": class_id,
             "updated_at": tx.now,
-            **_column_values(each),
+            **each.to_values(),
         }
         for provider_id, values in wanted.items()
         for class_id, each in values.items()
@@ -294,11 +252,24 @@ def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValu
     tx.insert(inventories, rows)
 
 
-def update(tx: WriteTransaction, provider_id: int, values: Mapping[int, InventoryValues]) -> None:
+def put(
+    tx: WriteTransaction, provider_id: int, wanted: Mapping[int, Inventory], present: Container[int]
+) -> None:
+    """Change or add inventories of a locked provider, by the ids of their classes.
+
+    :param present: the class ids of the inventories to change.
+    """
+    # insertions have a statement of their own, because databases have no common statement for insertion and
+    # update
+    update(tx, provider_id, {class_id: each for class_id, each in wanted.items() if class_id in present})
+    insert(tx, {provider_id: {each: values for each, values in wanted.items() if each not in present}})
+
+
+def update(tx: WriteTransaction, provider_id: int, values: Mapping[int, Inventory]) -> None:
     """Change inventories of a locked provider; the keys are the ids of their classes."""
     for class_id, each in values.items():
         # the prefix is necessary because SQLAlchemy itself uses the names of columns as bound parameters
-        given = {f"new_{name}": value for name, value in _column_values(each).items()}
+        given = {f"new_{name}": value for name, value in each.to_values().items()}
         # the rows are updated one by one, because databases have no common statement that gives several rows
         # different values
         tx.queue(_update, {"provider": provider_id, "class": class_id, "now": tx.now, **given})
@@ -312,6 +283,6 @@ _update: Final = PreparedStatement(
     )
     .values(
         updated_at=sa.bindparam("now"),
-        **{name: sa.bindparam(f"new_{name}", type_=inventories.c[name].type) for name in COLUMNS},
+        **{each.name: sa.bindparam(f"new_{each.name}", type_=each.type) for each in INVENTORY_COLUMNS},
     )
 )

@@ -47,8 +47,7 @@ class NameLookup:
     @property
     def ids(self) -> dict[str, int]:
         """The ids of those names that exist, by name."""
-        rows = self._answer.rows if self._answer else ()
-        return {name: each for name, each in rows}  # noqa: C416  # rows are not pairs
+        return dict(self._answer.rows) if self._answer else {}
 
 
 @cache

@@ -20,6 +20,7 @@ from placement.db.batch import split_rows
 from placement.db.clock import server_time
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
+    IS_TREE_ROOT,
     WINDOW_HOLD,
     allocations,
     claim_expiries,
@@ -28,6 +29,7 @@ from placement.db.tables import (
     planned_allocations,
     reservations,
     resource_providers,
+    root_providers,
     window_promises,
 )
 from placement.exceptions import Conflict, InvalidRequest
@@ -177,15 +179,10 @@ def read_maintenance(
     return MaintenanceGuests(uuid, frozenset(roots), ending, planned)
 
 
-_root: Final = resource_providers.alias("root")
 _chosen: Final = resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True))
 _roots: Final = (
-    sa.select(_root.c.uuid)
-    .select_from(
-        resource_providers.join(
-            _root, _root.c.id == sa.func.coalesce(resource_providers.c.root_id, resource_providers.c.id)
-        )
-    )
+    sa.select(root_providers.c.uuid)
+    .select_from(resource_providers.join(root_providers, IS_TREE_ROOT))
     .where(_chosen)
     .distinct()
 )

@@ -21,7 +21,7 @@ from placement.db.tables import (
 )
 from placement.exceptions import InvalidRequest
 from placement.read_model.provider import Attribute
-from placement.store import known_names, optimistic_write, providers
+from placement.store import optimistic_write, providers
 
 
 def replace_traits(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection[str]) -> int:
@@ -62,19 +62,7 @@ def _lock_traits(
     tx: WriteTransaction, uuid: str, wanted: Collection[str]
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
     """Lock a provider; return its row, the ids of its traits, and the ids of existing wanted traits."""
-    # the lock is followed by both lookups in one batch
-    tx.lock([uuid])
-    present = tx.queue(_present_traits, {"provider": uuid})
-    lookup = known_names.NameLookup(tx, traits, wanted)
-    row = providers.read_locked(tx, uuid)
-    return row, set(present.scalars), lookup.ids
-
-
-_present_traits: Final = PreparedStatement(
-    sa.select(provider_traits.c.trait_id)
-    .join(resource_providers, resource_providers.c.id == provider_traits.c.provider_id)
-    .where(resource_providers.c.uuid == sa.bindparam("provider"))
-)
+    return providers.lock_parts(tx, uuid, provider_traits.c.trait_id, traits, wanted)
 
 
 def _write_traits(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Set[int]) -> bool:
@@ -83,24 +71,22 @@ def _write_traits(tx: WriteTransaction, provider_id: int, present: Set[int], wan
     # provider
     if wanted == present:
         return False
-    put_traits(tx, {provider_id: wanted})
+    put_traits(tx, provider_id, wanted)
     tx.note_changed([provider_id], generation=True)
     return True
 
 
-def put_traits(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
-    """Replace the traits of locked providers; ``wanted`` has the ids of the new traits by provider id.
+def put_traits(tx: WriteTransaction, provider_id: int, wanted: Set[int]) -> None:
+    """Replace the traits of a locked provider; ``wanted`` has the ids of the new traits.
 
-    If a provider loses a trait for which extensions have registered attributes, its values of these
+    If the provider loses a trait for which extensions have registered attributes, its values of these
     attributes are deleted.
     """
-    for provider_id in wanted:
-        tx.queue(_trait_removal, {"provider": provider_id})
+    tx.queue(_trait_removal, {"provider": provider_id})
     # all traits are removed and the wanted traits inserted, because a provider has few traits
-    insert_traits(tx, wanted)
+    insert_traits(tx, {provider_id: wanted})
     if (stale := _stale_attributes()) is not None:
-        for provider_id in wanted:
-            tx.queue(stale, {"provider": provider_id})
+        tx.queue(stale, {"provider": provider_id})
 
 
 def insert_traits(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
@@ -115,8 +101,8 @@ def insert_traits(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
     )
 
 
-def _trait_removal_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
-    return PreparedStatement(sa.delete(provider_traits).where(provider_traits.c.provider_id == provider))
+def _removal_from(table: sa.Table, provider: sa.ColumnElement[int]) -> PreparedStatement:
+    return PreparedStatement(sa.delete(table).where(table.c.provider_id == provider))
 
 
 def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement | None:
@@ -172,8 +158,8 @@ def _other_traits(count: int) -> PreparedStatement:
     )
 
 
-_trait_removal: Final = _trait_removal_of(sa.bindparam("provider"))
-_trait_removal_there: Final = _trait_removal_of(optimistic_write.PROVIDER)
+_trait_removal: Final = _removal_from(provider_traits, sa.bindparam("provider"))
+_trait_removal_there: Final = _removal_from(provider_traits, optimistic_write.PROVIDER)
 
 
 def replace_aggregates(
@@ -197,18 +183,17 @@ def replace_aggregates(
     row = providers.lock(tx, uuid)
     if generation is not None:
         providers.check_generation(row, generation)
-    put_aggregates(tx, {row.id: aggregates})
+    put_aggregates(tx, row.id, aggregates)
     # the provider is stamped without ``generation``, too, because readers have to see changes by clients of
     # old microversions
     tx.note_changed([row.id], generation=generation is not None)
     return row.generation + (generation is not None)
 
 
-def put_aggregates(tx: WriteTransaction, wanted: Mapping[int, Collection[str]]) -> None:
-    """Replace the aggregates of locked providers; ``wanted`` has the new aggregates by provider id."""
-    for provider_id in wanted:
-        tx.queue(_aggregate_removal, {"provider": provider_id})
-    insert_aggregates(tx, wanted)
+def put_aggregates(tx: WriteTransaction, provider_id: int, wanted: Collection[str]) -> None:
+    """Replace the aggregates of a locked provider."""
+    tx.queue(_aggregate_removal, {"provider": provider_id})
+    insert_aggregates(tx, {provider_id: wanted})
 
 
 def insert_aggregates(tx: WriteTransaction, wanted: Mapping[int, Collection[str]]) -> None:
@@ -223,15 +208,9 @@ def insert_aggregates(tx: WriteTransaction, wanted: Mapping[int, Collection[str]
     )
 
 
-def _aggregate_removal_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
-    return PreparedStatement(
-        sa.delete(provider_aggregates).where(provider_aggregates.c.provider_id == provider)
-    )
-
-
-_aggregate_removal: Final = _aggregate_removal_of(sa.bindparam("provider"))
+_aggregate_removal: Final = _removal_from(provider_aggregates, sa.bindparam("provider"))
 _found_provider: Final = optimistic_write.finding_statement()
-_aggregate_removal_there: Final = _aggregate_removal_of(optimistic_write.PROVIDER)
+_aggregate_removal_there: Final = _removal_from(provider_aggregates, optimistic_write.PROVIDER)
 
 
 def replace_attributes(
@@ -246,17 +225,16 @@ def replace_attributes(
     # equal attributes are not written, because each write makes all workers read the provider again
     if {name: number if text is None else text for name, text, number in present.rows} == wanted:
         return row.generation
-    put_attributes(tx, {row.id: wanted})
+    put_attributes(tx, row.id, wanted)
     tx.note_changed([row.id], generation=True)
     return row.generation + 1
 
 
-def put_attributes(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
-    """Replace the attributes of locked providers; ``wanted`` has the new attributes by provider id."""
+def put_attributes(tx: WriteTransaction, provider_id: int, wanted: Mapping[str, Attribute]) -> None:
+    """Replace the attributes of a locked provider."""
     # everything is deleted and inserted again, because a provider has few attributes
-    for provider_id in wanted:
-        tx.queue(_attribute_removal, {"provider": provider_id})
-    insert_attributes(tx, wanted)
+    tx.queue(_attribute_removal, {"provider": provider_id})
+    insert_attributes(tx, {provider_id: wanted})
 
 
 def insert_attributes(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
@@ -280,6 +258,4 @@ _present_attributes: Final = PreparedStatement(
     .join(resource_providers, resource_providers.c.id == provider_attributes.c.provider_id)
     .where(resource_providers.c.uuid == sa.bindparam("provider"))
 )
-_attribute_removal: Final = PreparedStatement(
-    sa.delete(provider_attributes).where(provider_attributes.c.provider_id == sa.bindparam("provider"))
-)
+_attribute_removal: Final = _removal_from(provider_attributes, sa.bindparam("provider"))

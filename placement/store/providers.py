@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -11,6 +12,7 @@ from placement.db.batch import PreparedStatement, StatementAnswer, StatementFami
 from placement.db.buckets import bucket_of, present_counter
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
+    IS_TREE_ROOT,
     NO_ID,
     allocations,
     inventories,
@@ -18,9 +20,10 @@ from placement.db.tables import (
     provider_attributes,
     provider_traits,
     resource_providers,
+    root_providers,
 )
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
-from placement.store import changes
+from placement.store import changes, known_names
 
 _rp = resource_providers.c
 
@@ -59,14 +62,13 @@ _BY_UUID: Final = StatementFamily(
 _VERSIONS: Final = StatementFamily(_rp.id, sa.select(_rp.id, _rp.described_seq).where)
 
 
-def queue_versions(tx: WriteTransaction, provider_ids: Iterable[int]) -> StatementAnswer:
-    """Queue a query of the ``described_seq`` of providers, for :func:`versions_of`."""
-    return tx.queue(*_VERSIONS.bind_list(sorted(provider_ids)))
+def queue_versions(tx: WriteTransaction, provider_ids: Iterable[int]) -> Callable[[], dict[int, int]]:
+    """Queue a query of the ``described_seq`` of providers; return a function that reads it by provider id.
 
-
-def versions_of(answer: StatementAnswer) -> dict[int, int]:
-    """Return the ``described_seq`` of providers by id; a deleted provider is missing."""
-    return {row[0]: row[1] for row in answer.rows}
+    A deleted provider is missing.
+    """
+    answer = tx.queue(*_VERSIONS.bind_list(sorted(provider_ids)))
+    return lambda: dict(answer.rows)
 
 
 def no_provider(uuid: str) -> NotFound:
@@ -87,6 +89,36 @@ def read_locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
     if row is None:
         raise no_provider(uuid)
     return row
+
+
+def lock_parts(
+    tx: WriteTransaction, uuid: str, column: sa.Column[int], names: sa.Table, wanted: Collection[str]
+) -> tuple[ProviderRow, set[int], dict[str, int]]:
+    """Lock a provider; return its row, the ids in a column of its parts, and the ids of wanted names.
+
+    :param column: the column of the parts that refers to ``names``, the resource classes or the traits.
+    """
+    # the lock and the three lookups are sent together
+    tx.lock([uuid])
+    present = queue_parts(tx, uuid, column)
+    lookup = known_names.NameLookup(tx, names, wanted)
+    row = read_locked(tx, uuid)
+    return row, set(present.scalars), lookup.ids
+
+
+def queue_parts(tx: WriteTransaction, uuid: str, column: sa.Column[int]) -> StatementAnswer:
+    """Queue a query for the ids in a column of a provider's parts."""
+    return tx.queue(_parts_lookup(column), {"provider": uuid})
+
+
+@cache
+def _parts_lookup(column: sa.Column[int]) -> PreparedStatement:
+    # the condition has the uuid, because the id of the provider is not known before the batch is sent
+    return PreparedStatement(
+        sa.select(column)
+        .join(resource_providers, _rp.id == column.table.c.provider_id)
+        .where(_rp.uuid == sa.bindparam("provider"))
+    )
 
 
 def check_generation(row: ProviderRow, given: int) -> None:
@@ -194,10 +226,9 @@ _parent: Final = resource_providers.alias("parent")
 _creation_below: Final = _creation_at(
     _of_parent(_parent.c.id), _of_parent(sa.func.coalesce(_parent.c.root_id, _parent.c.id))
 )
-_root: Final = resource_providers.alias("root")
 _root_of: Final = PreparedStatement(
-    sa.select(_root.c.uuid)
-    .join(resource_providers, _root.c.id == sa.func.coalesce(_rp.root_id, _rp.id))
+    sa.select(root_providers.c.uuid)
+    .join(resource_providers, IS_TREE_ROOT)
     .where(_rp.uuid == sa.bindparam("its_uuid"))
 )
 

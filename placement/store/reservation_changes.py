@@ -20,9 +20,9 @@ from placement.store import consumers as consumer_store
 from placement.store.booking_limits import BookingLimits
 from placement.store.claim_ends import latest_expiry
 from placement.store.claims import CapacityExceeded
+from placement.store.consumers import RESERVING_CONSUMERS
 from placement.store.due_changes import refuse_returns, write_seen
 from placement.store.reservations import (
-    RESERVING_CONSUMERS,
     CapacityReservation,
     WrittenReservation,
     find_reservation,
@@ -138,20 +138,18 @@ def _note_booking(tx: WriteTransaction, written: WrittenReservation) -> None:
     found, promised = written.reservation, Counter[str]()
     for each in written.amounts.held:
         promised[each.resource_class] += each.used
-    window_history.note_booking(
-        tx,
-        window_history.WindowRecord(
-            found.uuid,
-            found.project_id,
-            found.user_id,
-            found.group,
-            TimeWindow(found.starts_at or AT_ONCE, found.expires_at),
-            found.window_margins,
-            promised,
-            found.on_end,
-        ),
-        found.now,
-    )
+    window = {
+        "uuid": found.uuid,
+        "project_id": found.project_id,
+        "user_id": found.user_id,
+        "claim_group": found.group,
+        "starts_at": found.starts_at,
+        "expires_at": found.expires_at,
+        "lead_time": found.lead_time,
+        "cleaning_time": found.cleaning_time,
+        "on_end": found.on_end.value,
+    }
+    window_history.note_booking(tx, window, promised, found.now)
 
 
 def count_living(conn: sa.Connection, project_id: str) -> int:

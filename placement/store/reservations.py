@@ -1,6 +1,6 @@
 """Reservations: consumers that keep allocations for later claims, until a time of the database's clock.
 
-A reservation is a consumer of the type :data:`TYPE`, with a row in the table of reservations. Like every
+A reservation is a consumer of the type ``RESERVATION``, with a row in the table of reservations. Like every
 consumer, it disappears with its last allocation, except for a window that begins later or that claims use.
 The amounts of an expired reservation are released by the next worker that reads the reservation or needs
 these amounts (:mod:`placement.store.due_changes`). So no separate process has to release expired
@@ -25,11 +25,8 @@ from placement.exceptions import NO_RESERVATION, Conflict, NotFound
 from placement.store import allocations, claimants, window_promises
 from placement.store import consumers as consumer_store
 from placement.store.claims import ConsumerClaim, claimed_amounts
-from placement.store.consumers import ANY_GENERATION
+from placement.store.consumers import ANY_GENERATION, RESERVING_CONSUMERS
 from placement.store.time_profile import AT_ONCE, EndAction, TimeWindow, WindowMargins, iso_time
-
-# reservations are consumers of this type, so that usages and allocations show them
-TYPE: Final = RESERVATION
 
 
 class ReservationState(StrEnum):
@@ -133,7 +130,6 @@ class CapacityReservation:
         return project_id == self.project_id and self.group in (None, group)
 
 
-RESERVING_CONSUMERS: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
 # the type is a condition, because a consumer that has got another type is no reservation any more
 _shown: Final = (
     sa.select(
@@ -153,7 +149,7 @@ _shown: Final = (
         reservations.c.is_movable,
     )
     .select_from(RESERVING_CONSUMERS)
-    .where(consumers.c.consumer_type == TYPE, reservations.c.expires_at > clock.ServerNow())
+    .where(consumers.c.consumer_type == RESERVATION, reservations.c.expires_at > clock.ServerNow())
 )
 _one: Final = PreparedStatement(_shown.where(consumers.c.uuid == sa.bindparam("uuid")))
 
@@ -238,8 +234,8 @@ def window_claim(
     resources: dict[str, dict[str, int]] = {}
     if any(each.consumer == row.uuid for each in locked.promised):
         for each in window_promises.promised_amounts(tx.conn, [row.uuid]):
-            if each.held_part.used and (scope is None or each.provider in scope):
-                resources.setdefault(each.provider, {})[each.resource_class] = each.held_part.used
+            if each.held.used and (scope is None or each.held.provider in scope):
+                resources.setdefault(each.held.provider, {})[each.held.resource_class] = each.held.used
     else:
         own = [each for each in (*locked.holdings, *locked.planned) if each.consumer == row.uuid]
         names = _class_names(tx, {each.class_id for each in own})
@@ -265,10 +261,10 @@ def reserved_amounts(conn: sa.Connection, found: Collection[CapacityReservation]
     # only windows that have begun have promises
     windows = [each.uuid for each in found if each.starts_at is not None and not each.is_pending]
     promised = window_promises.promised_amounts(conn, windows)
-    used = {each.window for each in promised}
+    used = {each.held.consumer for each in promised}
     held = [each for each in held if each.consumer not in used]
-    held += [each.held_part for each in promised if each.used > each.claimed]
-    return ReservedAmounts(held, [each.claimed_part for each in promised if each.claimed])
+    held += [each.held for each in promised if each.held.used]
+    return ReservedAmounts(held, [each.claimed for each in promised if each.claimed.used])
 
 
 def amounts_for_claims(
@@ -361,8 +357,7 @@ def unusable_reservation(reservation: str, project_id: str) -> Conflict:
 
 
 def _class_names(tx: WriteTransaction, class_ids: Iterable[int]) -> Mapping[int, str]:
-    rows = tx.queue(*_CLASS_LOOKUP.bind_list(sorted(class_ids))).rows
-    return {class_id: name for class_id, name in rows}  # noqa: C416  # rows are not pairs to dict()
+    return dict(tx.queue(*_CLASS_LOOKUP.bind_list(sorted(class_ids))).rows)
 
 
 _CLASS_LOOKUP: Final = StatementFamily(

@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from placement import exceptions
+from placement.db import tables
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import resource_classes
 from placement.exceptions import ConcurrentUpdate, InvalidRequest
+from placement.read_model.provider import Inventory
 from placement.store import (
     allocations,
     claimants,
@@ -20,7 +22,6 @@ from placement.store import (
     window_promises,
 )
 from placement.store.claims import ConsumerClaim
-from placement.store.inventories import InventoryValues
 from placement.store.time_profile import AT_ONCE, TimeWindow
 
 
@@ -29,7 +30,7 @@ class NewInventories:
     """The wanted inventories of a provider, and the generation of the provider as the client knows it."""
 
     generation: int
-    inventories: Mapping[str, InventoryValues]
+    inventories: Mapping[str, Inventory]
 
 
 def reshape_providers(
@@ -58,7 +59,9 @@ def reshape_locked(
     windows = set(window_promises.source_windows(tx.conn, own).values())
     # one call locks all providers, with or without allocations, so that locks are taken in the usual order
     locked = claimants.lock_claimed(tx, claims, wanted, others=sorted(windows.difference(own)))
-    present = {uuid: inventories.class_ids(tx, uuid) for uuid in wanted}
+    present = {
+        uuid: providers.queue_parts(tx, uuid, tables.inventories.c.resource_class_id) for uuid in wanted
+    }
     lookup = known_names.NameLookup(
         tx, resource_classes, {name for new in wanted.values() for name in new.inventories}
     )

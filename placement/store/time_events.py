@@ -40,7 +40,7 @@ from placement.db.tables import (
     ended_claims,
     is_same_text,
 )
-from placement.store.consumers import EXPIRES, find_roots
+from placement.store.consumers import EXPIRING_CONSUMERS, find_roots
 from placement.store.time_profile import MAX_PAST, EndAction, iso_time
 
 MAX_AGE: Final = 7 * 86_400.0
@@ -261,28 +261,35 @@ def _is_within(instant: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
     return (instant >= _since) & (instant < _until)
 
 
-def _window_events(instant: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+def _query_events(
+    instant: sa.ColumnElement[Any], uuid: sa.ColumnElement[str], *others: sa.ColumnElement[Any]
+) -> sa.Select[Any]:
+    """Return a query for events, with the columns that :func:`_events_of` reads."""
     return (
-        sa.select(
-            instant.label("instant"),
-            _w.uuid,
-            _w.project_id,
-            sa.literal(RESERVATION).label("consumer_type"),
-            _start.label("starts_at"),
-            _end.label("ends_at"),
-            _w.on_end,
-            sa.null().label("roots"),
-        )
-        .where(_is_within(instant), *conditions)
-        .order_by(instant, _w.uuid)
+        sa.select(instant.label("instant"), uuid, *others)
+        .where(_is_within(instant))
+        .order_by(instant, uuid)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
+def _window_events(instant: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    return _query_events(
+        instant,
+        _w.uuid,
+        _w.project_id,
+        sa.literal(RESERVATION).label("consumer_type"),
+        _start.label("starts_at"),
+        _end.label("ends_at"),
+        _w.on_end,
+        sa.null().label("roots"),
+    ).where(*conditions)
+
+
 def _claim_events(instant: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
     return (
-        sa.select(
-            instant.label("instant"),
+        _query_events(
+            instant,
             consumers.c.uuid,
             consumers.c.project_id,
             consumers.c.consumer_type,
@@ -291,37 +298,29 @@ def _claim_events(instant: sa.ColumnElement[Any], *conditions: sa.ColumnElement[
             _e.on_end,
             sa.null().label("roots"),
         )
-        .select_from(claim_expiries.join(consumers, EXPIRES))
+        .select_from(EXPIRING_CONSUMERS)
         .where(
             _e.is_final,
             _e.on_end != EndAction.NONE.value,
             _e.expires_at >= _since,
             _e.expires_at < _until + _notice + _claim_cleaning,
-            _is_within(instant),
             *conditions,
         )
-        .order_by(instant, consumers.c.uuid)
-        .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
 def _past_claim_events(instant: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
     past = ended_claims.c
-    return (
-        sa.select(
-            instant.label("instant"),
-            past.uuid,
-            past.project_id,
-            past.consumer_type,
-            sa.null().label("starts_at"),
-            past.ends_at,
-            past.on_end,
-            past.roots,
-        )
-        .where(past.ends_at >= _since, past.ends_at < _until + _notice, _is_within(instant), *conditions)
-        .order_by(instant, past.uuid)
-        .limit(sa.bindparam("limit", type_=sa.Integer))
-    )
+    return _query_events(
+        instant,
+        past.uuid,
+        past.project_id,
+        past.consumer_type,
+        sa.null().label("starts_at"),
+        past.ends_at,
+        past.on_end,
+        past.roots,
+    ).where(past.ends_at >= _since, past.ends_at < _until + _notice, *conditions)
 
 
 # these are conditions on plain columns, which indexes serve. Each condition selects at least the rows with
@@ -373,7 +372,7 @@ _ENDING: Final = (
         _claim_end.label("ends_at"),
         _e.on_end,
     )
-    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .select_from(EXPIRING_CONSUMERS)
     .where(
         consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)),
         _e.is_final,

@@ -20,6 +20,7 @@ from placement.db.tables import (
     allocations,
     claim_expiries,
     consumers,
+    join_amounts,
     planned_allocations,
     reservations,
     resource_classes,
@@ -27,7 +28,7 @@ from placement.db.tables import (
     window_promises,
 )
 from placement.store import consumers as consumer_store
-from placement.store.consumers import EXPIRES
+from placement.store.consumers import EXPIRING_CONSUMERS, RESERVING_CONSUMERS
 from placement.store.time_profile import (
     AT_ONCE,
     HoldKey,
@@ -54,11 +55,8 @@ def hold_uuid(provider: str) -> str:
 _PROMISED: Final = 2
 _KINDS: Final = {planned_allocations.name: "0", allocations.name: "1", window_promises.name: str(_PROMISED)}
 """The kinds of rows with timed amounts: planned amounts, begun amounts, and promises of windows."""
-OF_CLAIMS: Final = claim_expiries.join(consumers, EXPIRES)
-"""The ends of claims with their consumers."""
 IS_WINDOW: Final = reservations.c.starts_at.is_not(None)
 """SQL condition that selects windows among reservations."""
-_OF_WINDOWS: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
 
 
 def _amounts_query(
@@ -88,18 +86,15 @@ def _amounts_query(
                 sa.literal_column(_KINDS[held.name]).label("kind"),
                 window_id.label("window_id"),
             )
-            .select_from(owners)
-            .join(held, held.c.consumer_id == consumers.c.id)
-            .join(resource_providers, resource_providers.c.id == held.c.provider_id)
-            .join(resource_classes, resource_classes.c.id == held.c.resource_class_id)
+            .select_from(join_amounts(held, owners))
             .where(chosen, *more)
         )
 
     found = sa.union_all(
-        amounts(allocations, _OF_WINDOWS, reservations, is_window),
-        amounts(planned_allocations, _OF_WINDOWS, reservations, is_window),
-        amounts(window_promises, _OF_WINDOWS, reservations, is_window),
-        amounts(allocations, OF_CLAIMS, claim_expiries, is_claim),
+        amounts(allocations, RESERVING_CONSUMERS, reservations, is_window),
+        amounts(planned_allocations, RESERVING_CONSUMERS, reservations, is_window),
+        amounts(window_promises, RESERVING_CONSUMERS, reservations, is_window),
+        amounts(allocations, EXPIRING_CONSUMERS, claim_expiries, is_claim),
     ).subquery()
     return sa.select(*found.c)
 
@@ -230,10 +225,10 @@ _PROJECT_AMOUNTS: Final = _amounts_query(
 )
 _TIMED_CONSUMERS: Final = sa.union_all(
     sa.select(consumers.c.project_id)
-    .select_from(_OF_WINDOWS)
+    .select_from(RESERVING_CONSUMERS)
     .where(consumers.c.consumer_type == RESERVATION, reservations.c.expires_at > clock.ServerNow()),
     sa.select(consumers.c.project_id)
-    .select_from(OF_CLAIMS)
+    .select_from(EXPIRING_CONSUMERS)
     .where(claim_expiries.c.is_final, claim_expiries.c.expires_at > clock.ServerNow()),
 ).subquery()
 _COUNT_TIMED: Final = (
@@ -243,10 +238,7 @@ _COUNT_TIMED: Final = (
 )
 _ALL_HOLDS: Final = (
     sa.select(resource_providers.c.uuid, resource_classes.c.name, allocations.c.used)
-    .select_from(allocations)
-    .join(consumers, consumers.c.id == allocations.c.consumer_id)
-    .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
-    .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
+    .select_from(join_amounts(allocations))
     .where(consumers.c.consumer_type == WINDOW_HOLD)
 )
 AMOUNTS: Final = StatementFamily(resource_providers.c.uuid, _amounts_query)

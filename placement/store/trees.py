@@ -33,10 +33,10 @@ from placement.db.tables import (
     traits,
 )
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest
-from placement.read_model.provider import Attribute
+from placement.read_model.provider import Attribute, Inventory
+from placement.read_model.rows import INVENTORY_COLUMNS
 from placement.store import inventories as inventory_store
 from placement.store import known_names, provider_properties, providers
-from placement.store.inventories import InventoryValues
 from placement.store.providers import ProviderRow
 
 _rp = resource_providers.c
@@ -54,7 +54,7 @@ class ProviderDescription:
     parent: str | None
     generation: int | None
     # The value None leaves a part unchanged; an empty collection removes its content
-    inventories: Mapping[str, InventoryValues] | None = None
+    inventories: Mapping[str, Inventory] | None = None
     traits: Set[str] | None = None
     aggregates: Set[str] | None = None
     attributes: Mapping[str, Attribute] | None = None
@@ -68,7 +68,7 @@ class ProviderDescription:
 class PresentProvider:
     """The current state of a provider."""
 
-    inventories: dict[str, InventoryValues] = field(default_factory=dict)
+    inventories: dict[str, Inventory] = field(default_factory=dict)
     traits: set[str] = field(default_factory=set)
     aggregates: set[str] = field(default_factory=set)
     attributes: dict[str, Attribute] = field(default_factory=dict)
@@ -249,40 +249,30 @@ class _NameIds:
     def __init__(self, tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> None:
         classes = {name for each in wanted for name in each.inventories or ()}
         # the queries are queued now, and their answers are read when the ids are needed
-        self._classes = known_names.NameLookup(tx, resource_classes, classes)
-        self._traits = known_names.NameLookup(
+        self.classes = known_names.NameLookup(tx, resource_classes, classes)
+        self.traits = known_names.NameLookup(
             tx, traits, {name for each in wanted for name in each.traits or ()}
         )
 
     def check_names(self, wanted: ProviderDescription) -> None:
         """Raise InvalidRequest if a class or trait does not exist, or a capacity is negative."""
         for what, named, known in (
-            ("resource class", wanted.inventories or (), self.class_ids),
-            ("trait", wanted.traits or (), self.trait_ids),
+            ("resource class", wanted.inventories or (), self.classes.ids),
+            ("trait", wanted.traits or (), self.traits.ids),
         ):
             if unknown := sorted(set(named) - known.keys()):
                 raise InvalidRequest(f"{wanted}: No such {what} {', '.join(unknown)}.")
         # values are checked last, because unknown classes are reported before wrong values
         inventory_store.check_capacity(wanted.uuid, wanted.inventories or {}, may_have_none=True)
 
-    @property
-    def class_ids(self) -> dict[str, int]:
-        """The ids of the resource classes, by name."""
-        return self._classes.ids
-
-    @property
-    def trait_ids(self) -> dict[str, int]:
-        """The ids of the traits, by name."""
-        return self._traits.ids
-
-    def of_classes(self, wanted: Mapping[str, InventoryValues]) -> dict[int, InventoryValues]:
+    def of_classes(self, wanted: Mapping[str, Inventory]) -> dict[int, Inventory]:
         """Replace the names of resource classes by their ids, as keys of inventories."""
-        classes = self.class_ids
+        classes = self.classes.ids
         return {classes[name]: values for name, values in wanted.items()}
 
     def of_traits(self, wanted: Collection[str]) -> set[int]:
         """Return the ids of the traits with these names."""
-        known = self.trait_ids
+        known = self.traits.ids
         return {known[name] for name in wanted}
 
 
@@ -311,12 +301,8 @@ def _write_changes(
             for name, values in wanted.inventories.items()
             if present.inventories.get(name) != values
         }
-        # changed inventories are separate from new inventories, because databases have no common statement
-        # for changes and insertions
-        there = {name: values for name, values in differing.items() if name in present.inventories}
-        added = {name: values for name, values in differing.items() if name not in present.inventories}
-        inventory_store.update(tx, row.id, ids.of_classes(there))
-        inventory_store.insert(tx, {row.id: ids.of_classes(added)})
+        there = {class_id for name, class_id in ids.classes.ids.items() if name in present.inventories}
+        inventory_store.put(tx, row.id, ids.of_classes(differing), there)
         going = present.inventories.keys() - wanted.inventories.keys()
         # these are the ids of classes that the description does not name
         gone = known_names.NameLookup(tx, resource_classes, going).ids if going else {}
@@ -325,11 +311,11 @@ def _write_changes(
             tx, row, set(gone.values()), said_before=f"{wanted}: {inventory_store.UPDATE_CONFLICT}"
         )
     if wanted.traits is not None and wanted.traits != present.traits:
-        provider_properties.put_traits(tx, {row.id: ids.of_traits(wanted.traits)})
+        provider_properties.put_traits(tx, row.id, ids.of_traits(wanted.traits))
     if wanted.aggregates is not None and wanted.aggregates != present.aggregates:
-        provider_properties.put_aggregates(tx, {row.id: wanted.aggregates})
+        provider_properties.put_aggregates(tx, row.id, wanted.aggregates)
     if wanted.attributes is not None and wanted.attributes != present.attributes:
-        provider_properties.put_attributes(tx, {row.id: wanted.attributes})
+        provider_properties.put_attributes(tx, row.id, wanted.attributes)
     # the code uses one call for all parts, so that the generation increases by one
     tx.note_changed([row.id], generation=True)
 
@@ -343,7 +329,7 @@ def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, Presen
     # trait
     answers = [tx.queue(*part.bind_list(found)) for part in _PART_LOOKUPS]
     for provider_id, name, *values in answers[0].rows:
-        found[provider_id].inventories[name] = InventoryValues(*values)
+        found[provider_id].inventories[name] = Inventory(*values)
     for provider_id, name in answers[1].rows:
         found[provider_id].traits.add(name)
     for provider_id, aggregate in answers[2].rows:
@@ -356,11 +342,7 @@ def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, Presen
 _PART_LOOKUPS: Final = (
     StatementFamily(
         inventories.c.provider_id,
-        sa.select(
-            inventories.c.provider_id,
-            resource_classes.c.name,
-            *(inventories.c[name] for name in inventory_store.COLUMNS),
-        )
+        sa.select(inventories.c.provider_id, resource_classes.c.name, *INVENTORY_COLUMNS)
         .join(resource_classes, resource_classes.c.id == inventories.c.resource_class_id)
         .where,
     ),

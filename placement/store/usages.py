@@ -31,9 +31,9 @@ from placement.db.tables import (
     resource_classes,
     window_promises,
 )
-from placement.store.consumers import NOT_EXPIRED
+from placement.store.consumers import EXPIRING_CONSUMERS, NOT_EXPIRED
 from placement.store.time_profile import AT_ONCE, TimedAmount, TimeWindow, by_key, largest_sum
-from placement.store.time_schedule import IS_WINDOW, OF_CLAIMS, TimeSchedule, read_schedule
+from placement.store.time_schedule import IS_WINDOW, TimeSchedule, read_schedule
 from placement.store.window_promises import claimed_sum
 
 _ALWAYS: Final = TimeWindow(-math.inf, math.inf)
@@ -123,7 +123,7 @@ _COUNT: Final = sa.select(sa.func.count()).select_from(
         .select_from(reservations.join(allocations, allocations.c.consumer_id == reservations.c.consumer_id))
         .where(IS_WINDOW),
         sa.select(_one)
-        .select_from(OF_CLAIMS.join(allocations, allocations.c.consumer_id == consumers.c.id))
+        .select_from(EXPIRING_CONSUMERS.join(allocations, allocations.c.consumer_id == consumers.c.id))
         .where(claim_expiries.c.is_final),
     )
     .limit(sa.bindparam("limit", type_=sa.Integer))
@@ -163,7 +163,7 @@ _PARTS: Final = sa.union_all(
     _sums_by_class(
         _USED,
         allocations,
-        OF_CLAIMS.join(allocations, allocations.c.consumer_id == consumers.c.id),
+        EXPIRING_CONSUMERS.join(allocations, allocations.c.consumer_id == consumers.c.id),
         claim_expiries.c.is_final,
         claim_expiries.c.expires_at > clock.ServerNow(),
         claim_expiries.c.window_id.in_(_PROMISING),

@@ -16,7 +16,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from placement.db import clock
-from placement.db.batch import PreparedStatement
+from placement.db.batch import PreparedStatement, Values
 from placement.db.database import WriteTransaction
 from placement.db.tables import booked_windows as table
 from placement.db.tables import is_same_text
@@ -65,33 +65,27 @@ class WindowRecord:
     ended_at: float | None = None
 
 
-def note_booking(tx: WriteTransaction, window: WindowRecord, now: float) -> None:
+def note_booking(tx: WriteTransaction, window: Values, resources: Mapping[str, int], now: float) -> None:
     """Record a new window in the history, and delete old rows; the caller has locked the bucket of expiries.
 
+    :param window: the columns that describe the window.
+    :param resources: the promised amounts.
     :param now: the present time by the clock of the database.
     """
     # the three queries are sent together, because no answer is read before the last one is queued
     answers = [
         tx.queue(_too_old, {"before": now - MAX_AGE}),
         *(
-            tx.queue(_too_many, {"project": window.project_id, "before": before, "kept": kept})
+            tx.queue(_too_many, {"project": window["project_id"], "before": before, "kept": kept})
             for before, kept in ((now - RECENT, MAX_KEPT), (now, MAX_RECENT))
         ),
     ]
     if old := [uuid for answer in answers for uuid in answer.scalars]:
         tx.conn.execute(sa.delete(table).where(table.c.uuid.in_(old)))
     row = {
-        "uuid": window.uuid,
-        "project_id": window.project_id,
-        "user_id": window.user_id,
-        "claim_group": window.group,
-        "starts_at": window.held.starts_at,
-        "expires_at": window.held.ends_at,
-        "lead_time": window.margins.lead,
-        "cleaning_time": window.margins.cleaning,
-        "on_end": window.on_end.value,
-        "resources": json.dumps(window.resources, sort_keys=True),
-        "ended_at": window.held.ends_at,
+        **window,
+        "resources": json.dumps(resources, sort_keys=True),
+        "ended_at": window["expires_at"],
         "booked_at": now,
         "end_set_at": now,
     }

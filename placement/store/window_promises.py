@@ -21,48 +21,26 @@ from placement.db.tables import (
     allocations,
     claim_expiries,
     consumers,
+    join_amounts,
     reservations,
     resource_classes,
     resource_providers,
     window_promises,
 )
 from placement.store.allocations import Allocation
-from placement.store.consumers import EXPIRES
+from placement.store.consumers import EXPIRING_CONSUMERS
+from placement.store.time_profile import HoldKey
 
 
 @dataclass(frozen=True, slots=True)
 class PromisedAmount:
-    """An amount that a window has promised, and the part of this amount that claims use at present."""
+    """The two parts of an amount that a window has promised; the consumer of both is the window.
 
-    window: str
-    window_generation: int
-    provider: str
-    provider_generation: int
-    resource_class: str
-    used: int
-    updated_at: float
-    claimed: int
+    ``held`` belongs to the window itself, even if it is not an allocation again yet. Claims use ``claimed``.
+    """
 
-    @property
-    def held_part(self) -> Allocation:
-        """The part that belongs to the window itself, even if it is not an allocation again yet."""
-        return self._amount_of(max(0, self.used - self.claimed))
-
-    @property
-    def claimed_part(self) -> Allocation:
-        """The part that claims use."""
-        return self._amount_of(self.claimed)
-
-    def _amount_of(self, used: int) -> Allocation:
-        return Allocation(
-            self.window,
-            self.window_generation,
-            self.provider,
-            self.provider_generation,
-            self.resource_class,
-            used,
-            self.updated_at,
-        )
+    held: Allocation
+    claimed: Allocation
 
 
 def promised_amounts(conn: sa.Connection, windows: Collection[str]) -> list[PromisedAmount]:
@@ -70,20 +48,21 @@ def promised_amounts(conn: sa.Connection, windows: Collection[str]) -> list[Prom
 
     A window has promises only if claims have taken amounts from it.
     """
-    return [
-        PromisedAmount(*row[:5], int(row[5]), float(row[6]), int(row[7]))
-        for chunk in split_rows(sorted(windows))
-        for row in conn.execute(_PROMISED, {"windows": chunk})
-    ]
+    found = []
+    for chunk in split_rows(sorted(windows)):
+        for row in conn.execute(_PROMISED, {"windows": chunk}):
+            # some drivers return sums as Decimal
+            used, updated_at, claimed = row[5], row[6], int(row[7])
+            held, taken = (
+                Allocation(*row[:5], each, updated_at) for each in (max(0, used - claimed), claimed)
+            )
+            found.append(PromisedAmount(held, taken))
+    return found
 
 
-ClassAmount = tuple[str, str]
-"""The uuid of a provider, and the name of a resource class."""
-
-
-def taken_by(conn: sa.Connection, window: str, claims: Collection[str]) -> Counter[ClassAmount]:
+def taken_by(conn: sa.Connection, window: str, claims: Collection[str]) -> Counter[HoldKey]:
     """Return the amounts that these consumers have from a window, and give back when they claim again."""
-    found: Counter[ClassAmount] = Counter()
+    found: Counter[HoldKey] = Counter()
     for provider, name, used in conn.execute(_TAKEN, {"window": window, "claims": sorted(claims)}):
         found[provider, name] += used
     return found
@@ -102,7 +81,7 @@ def claimed_sum(*conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[Any]:
     """Return a correlated query for the part of a promise that claims with these conditions use."""
     return (
         sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0))
-        .select_from(claim_expiries.join(consumers, EXPIRES))
+        .select_from(EXPIRING_CONSUMERS)
         .join(allocations, allocations.c.consumer_id == consumers.c.id)
         .where(
             claim_expiries.c.is_final,
@@ -135,16 +114,11 @@ _PROMISED: Final = (
     .where(_window.c.uuid.in_(sa.bindparam("windows", expanding=True)))
     .order_by(_window.c.id, resource_providers.c.id, resource_classes.c.id)
 )
-_from_windows: Final = claim_expiries.join(consumers, EXPIRES).join(
-    _window, _window.c.id == claim_expiries.c.window_id
-)
+_from_windows: Final = EXPIRING_CONSUMERS.join(_window, _window.c.id == claim_expiries.c.window_id)
 _of_claims: Final = consumers.c.uuid.in_(sa.bindparam("claims", expanding=True))
 _TAKEN: Final = (
     sa.select(resource_providers.c.uuid, resource_classes.c.name, allocations.c.used)
-    .select_from(_from_windows)
-    .join(allocations, allocations.c.consumer_id == consumers.c.id)
-    .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
-    .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
+    .select_from(join_amounts(allocations, _from_windows))
     .where(claim_expiries.c.is_final, _window.c.uuid == sa.bindparam("window"), _of_claims)
 )
 _SOURCES: Final = (

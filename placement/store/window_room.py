@@ -32,6 +32,7 @@ from placement.db.tables import (
     allocations,
     claim_expiries,
     consumers,
+    join_amounts,
     planned_allocations,
     reservations,
     resource_classes,
@@ -41,9 +42,9 @@ from placement.exceptions import Conflict
 from placement.store import reservations as reservation_store
 from placement.store.allocations import write_claims
 from placement.store.claimants import LockedConsumers, lock_consumers
-from placement.store.claims import ConsumerClaim
-from placement.store.consumers import EXPIRES
-from placement.store.providers import queue_versions, versions_of
+from placement.store.claims import ByProvider, ConsumerClaim
+from placement.store.consumers import EXPIRING_CONSUMERS
+from placement.store.providers import queue_versions
 from placement.store.time_profile import (
     AT_ONCE,
     EndAction,
@@ -172,7 +173,7 @@ def preemptible_claims(conn: sa.Connection, uuids: Collection[str]) -> list[str]
 
 _PREEMPTIBLE: Final = (
     sa.select(consumers.c.uuid)
-    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .select_from(EXPIRING_CONSUMERS)
     .where(
         claim_expiries.c.kept_until.is_not(None), consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True))
     )
@@ -184,12 +185,7 @@ _MAY_END: Final = sa.and_(
     clock.ServerNow() + sa.literal(MIN_NOTICE, sa.Double) <= sa.bindparam("ends_at", type_=sa.Double),
 )
 _ANY: Final = sa.select(claim_expiries.c.consumer_id).where(_MAY_END).limit(1)
-_preemptible: Final = (
-    claim_expiries.join(consumers, EXPIRES)
-    .join(allocations, allocations.c.consumer_id == consumers.c.id)
-    .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
-    .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
-)
+_preemptible: Final = join_amounts(allocations, EXPIRING_CONSUMERS)
 _of_classes: Final = resource_classes.c.name.in_(sa.bindparam("names", expanding=True))
 _NEWEST: Final = (
     # the limit counts claims, because a claim may have many amounts
@@ -209,7 +205,7 @@ _USED: Final = (
 )
 _LOCKED: Final = (
     sa.select(consumers.c.uuid, claim_expiries.c.kept_until, claim_expiries.c.on_end)
-    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .select_from(EXPIRING_CONSUMERS)
     .where(_MAY_END, consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
 )
 
@@ -227,10 +223,6 @@ def preempted_claims(
         claim = reservation_store.window_claim(tx, locked.consumers[uuid], locked, window)
         claims.append(replace(claim, kept_until=float(kept_until), on_end=EndAction(on_end)))
     return claims
-
-
-ByProvider = Mapping[str, Mapping[str, int]]
-"""Amounts by uuid of the provider and by resource class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,9 +289,9 @@ def write_move(tx: WriteTransaction, move: WindowMove) -> bool:
     if claims is None:
         return False
     # the query is queued now and its answer is read after the write, so that one batch has all statements
-    found = queue_versions(tx, move.described)
+    present = queue_versions(tx, move.described)
     write_claims(tx, claims, locked)
-    if versions_of(found) != move.described:
+    if present() != move.described:
         raise Conflict(f"The new host of the window {move.consumer} has changed.")
     return True
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from flask import Blueprint, Response, render_template, request, url_for
 
+from placement.db.tables import RESERVATION
 from placement.exceptions import NotFound
 from placement.policies import ext, rest
 from placement.schemas.base import canonical_uuid
-from placement.store.reservations import TYPE
 from placement_extras.console import page_request
 from placement_extras.console.page_request import (
     SEE_HOSTS,
@@ -53,10 +53,10 @@ def show_consumer(visit: PageRequest, uuid: str) -> str:
     reservation: dict[str, Any] | None = None
     amounts: dict[str, tuple[Any, Any]] = {uuid: (each, {}) for uuid, each in found["allocations"].items()}
     # a window has no allocations before its start, and while claims use all of it
-    if found.get("consumer_type", TYPE) == TYPE:
+    if found.get("consumer_type", RESERVATION) == RESERVATION:
         reservation = _find_reservation(visit, known)
     if reservation is not None:
-        own = {"consumer_type": TYPE, "consumer_generation": reservation["generation"]}
+        own = {"consumer_type": RESERVATION, "consumer_generation": reservation["generation"]}
         found, held, claimed = reservation | own, reservation["allocations"], reservation["claimed"]
         amounts = {uuid: (held.get(uuid, {}), claimed.get(uuid, {})) for uuid in sorted({**held, **claimed})}
     if reservation is None and not amounts:

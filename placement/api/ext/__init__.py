@@ -1,16 +1,15 @@
 """The API ``/ext/v1``, in addition to the API of OpenStack Placement, with a blueprint for each resource.
 
-This API has no microversions. Instead, the version document (``root``) has the version of this API, which
-grows with each addition to the API.
+This API has no microversions. Instead, its version document (:mod:`placement.api.versions`) has a version,
+which grows with each addition to the API.
 
 Modules
-    - ``claims`` finds candidates and claims them. ``reservations`` reserves resources for later claims.
-      ``explanations`` explains why a request has few candidates or none.
-    - ``trees`` shows and writes all providers of a host. ``attributes`` shows and writes named values of a
-      provider.
-    - ``changes`` tells clients which providers have changed. ``availability`` finds times at which there is
-      room for requests. ``time_events`` lists starts and ends of reservations, and ends of claims.
-    - ``root`` is the version document.
+    - ``claims`` finds candidates and claims them. ``reservations`` reserves resources for later claims, and
+      finds times at which there is room for them. ``explanations`` explains why a request has few candidates
+      or none.
+    - ``trees`` shows and writes all providers of a host, and the attributes of a provider, which are named
+      values.
+    - ``changes`` lists changed providers, starts and ends of reservations, and ends of claims.
 
 Imports
     This package is allowed to import all modules of ``placement.api``. Only ``placement.api.app`` imports

@@ -10,9 +10,9 @@ from flask import Blueprint, Response, g
 
 from placement.api.call import ApiRequest, api_operation, next_links
 from placement.api.context import EXT
+from placement.api.resource_providers import path_uuid
 from placement.policies import ext as rules
 from placement.schemas import claim as schemas
-from placement.schemas.base import canonical_uuid
 from placement.search.claims.claim import HostChoice
 from placement.search.claims.claim_context import ClaimContext
 from placement.search.claims.placement import PlacedClaim
@@ -133,9 +133,7 @@ def time_or_null(time: float | None) -> str | None:
 @api_operation(blueprint, "GET", f"{PATH}/<consumer_uuid>", rules.SHOW_CLAIM)
 def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
     """Show a claim that expires or ends, with its reservation and amounts; answer 404 for other claims."""
-    consumer = canonical_uuid(consumer_uuid)
-    if consumer is None:
-        raise expiries.no_expiry(consumer_uuid)
+    consumer = path_uuid(consumer_uuid, expiries.no_expiry)
     with call.service.database.read() as conn:
         found = expiries.find_expiry(conn, consumer)
         source = source_windows(conn, [consumer]).get(consumer)
@@ -158,9 +156,7 @@ def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
 @api_operation(blueprint, "PUT", f"{PATH}/<consumer_uuid>", rules.CONFIRM, reads_json=True, writes_json=True)
 def confirm_claim(call: ApiRequest, consumer_uuid: str) -> Response:
     """Confirm a claim, so that it does not expire; or change its time of expiry or its end time."""
-    consumer = canonical_uuid(consumer_uuid)
-    if consumer is None:
-        raise expiries.no_expiry(consumer_uuid)
+    consumer = path_uuid(consumer_uuid, expiries.no_expiry)
     body = call.parse_body(_CONFIRMATION)
     generation, seconds = body["consumer_generation"], body["expires_in"]
     # each change increases the generation by one

@@ -1,8 +1,12 @@
-"""The resources ``/ext/v1/reservations`` and ``/ext/v1/reservations/{uuid}``."""
+"""Reservations and their limits, and the times at which there is room for them.
+
+The resources are ``/ext/v1/reservations``, ``/ext/v1/reservation_limits`` and ``/ext/v1/availability``.
+"""
 
 import logging
+import math
 import uuid as uuids
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -17,13 +21,16 @@ from placement.api.ext.claims import (
     place_document,
     time_or_null,
 )
+from placement.api.resource_providers import path_uuid
 from placement.db.clock import server_time
 from placement.db.database import WriteTransaction
+from placement.db.tables import RESERVATION
 from placement.exceptions import NoCandidate
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
-from placement.schemas.base import canonical_uuid
 from placement.schemas.claim import parse_end_action
+from placement.search.claims.claim import HostChoice
+from placement.search.claims.joint_windows import JointWindow
 from placement.search.claims.reserved_amounts import (
     DegradationCause,
     PromisingProviders,
@@ -45,7 +52,7 @@ from placement.store.reservations import (
     ReservedAmounts,
     WrittenReservation,
 )
-from placement.store.time_profile import EndAction, iso_time
+from placement.store.time_profile import EndAction, TimeWindow, WindowMargins, iso_time
 from placement.store.time_schedule import project_amounts, read_schedule
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 from placement.store.window_history import PastState, WindowRecord, list_past
@@ -59,6 +66,7 @@ _ONE: Final = f"{PATH}/<reservation_uuid>"
 _LIMITS: Final = f"{EXT}/reservation_limits"
 _CREATE: Final = schemas.ReservationCreation()
 _UPDATE: Final = schemas.ReservationUpdate()
+_AVAILABILITY: Final = schemas.AvailabilityBody()
 
 
 @api_operation(blueprint, "POST", PATH, rules.RESERVE, reads_json=True, writes_json=True)
@@ -74,7 +82,7 @@ def create_reservation(call: ApiRequest) -> Response:
     if body["maintenance_of"] is not None:
         call.authorize(rules.MAINTAIN_HOST)
         time = schemas.maintenance_window(body, window)
-        owner = ConsumerOwnership(body["project_id"], body["user_id"], store.TYPE)
+        owner = ConsumerOwnership(body["project_id"], body["user_id"], RESERVATION)
         written = call.service.database.write(
             lambda tx: book_maintenance(tx, uuid, body["maintenance_of"], owner, time)
         )
@@ -240,7 +248,7 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     # the policy is checked before the reservation is looked up, so that a caller without any right does not
     # learn which reservations exist
     call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or ANY_PROJECT})
-    uuid = _known_uuid(reservation_uuid)
+    uuid = path_uuid(reservation_uuid, store.no_reservation)
     _release_due(call)
     with call.service.database.read() as conn:
         found = store.find_reservation(conn, uuid)
@@ -271,7 +279,7 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
     After each change of a maintenance, movable windows that overlap it move away.
     """
     may_change = _project_check(call, rules.CHANGE_RESERVATION)
-    known = _known_uuid(reservation_uuid)
+    known = path_uuid(reservation_uuid, store.no_reservation)
     body = call.parse_body(_UPDATE)
     change, generation = schemas.change_of(body), body["generation"]
     written = reservation_changes.change_reservation(
@@ -292,7 +300,7 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
 def delete(call: ApiRequest, reservation_uuid: str) -> Response:
     """Delete a reservation, and release all allocations that it still has."""
     may_change = _project_check(call, rules.DELETE_RESERVATION)
-    known = _known_uuid(reservation_uuid)
+    known = path_uuid(reservation_uuid, store.no_reservation)
     call.service.database.write(lambda tx: reservation_changes.delete_reservation(tx, known, may_change))
     return call.empty_answer()
 
@@ -306,14 +314,6 @@ def _project_check(call: ApiRequest, rule: str) -> reservation_changes.ProjectCh
     # which reservations exist
     call.authorize(rule, {"project_id": call.project_id or ANY_PROJECT})
     return lambda project_id: call.allows_project(rule, project_id)
-
-
-def _known_uuid(uuid: str) -> str:
-    """Convert a uuid from a path to its canonical form, as in the database, or raise NotFound."""
-    canonical = canonical_uuid(uuid)
-    if canonical is None:
-        raise store.no_reservation(uuid)
-    return canonical
 
 
 def _release_due(call: ApiRequest) -> None:
@@ -411,3 +411,49 @@ def _reservation_document(
         "allocations": amounts_document(held),
         "claimed": amounts_document(claimed),
     }
+
+
+@api_operation(
+    blueprint, "POST", f"{EXT}/availability", rules.FIND_WINDOWS, reads_json=True, writes_json=True
+)
+def find_windows(call: ApiRequest) -> Response:
+    """Find the earliest windows in which there is room for all requests together. Nothing is reserved."""
+    body = call.parse_body(_AVAILABILITY)
+    wanted, time = schemas.searched_claims(body, call.service.request_forms), schemas.searched_time(body)
+    search = WindowSearch(claim_context(call))
+    found = search.find_windows(
+        wanted, time, body["limit"], call.service.booking_limits, explain=body["explain"]
+    )
+    refusal = found.refusal
+    return call.json_answer(
+        {
+            "windows": [
+                {
+                    **_times_document(each, time.duration, schemas.margins_of(body)),
+                    **_choices_document(each.choices, are_claims=body["claims"] is not None),
+                }
+                for each in found.windows
+            ],
+            "is_complete": found.is_complete,
+            "reason": None if refusal is None else refusal.detail,
+            "explanation": None if refusal is None else refusal.explanation,
+            # equal claims have equal warnings, which are shown once
+            "warnings": list(dict.fromkeys(text for each in wanted for text in each.warnings)),
+        }
+    )
+
+
+def _times_document(window: JointWindow, duration: float, margins: WindowMargins) -> dict[str, Any]:
+    usable = margins.usable_window(TimeWindow(window.starts_at, window.starts_at + duration))
+    return {
+        "starts_at": iso_time(usable.starts_at),
+        "ends_at": iso_time(usable.ends_at),
+        "free_until": None
+        if math.isinf(window.free_until)
+        else iso_time(window.free_until - margins.cleaning),
+    }
+
+
+def _choices_document(choices: Iterable[HostChoice], *, are_claims: bool) -> dict[str, Any]:
+    documents = [place_document(each) for each in choices]
+    return {"claims": documents} if are_claims else documents[0]

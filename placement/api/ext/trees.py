@@ -1,7 +1,10 @@
-"""The resources ``/ext/v1/trees`` and ``/ext/v1/trees/{uuid}``: all providers of a host at once."""
+"""All providers of a host at once (``/ext/v1/trees``), and the attributes of a single provider.
+
+Attributes are the resource ``/ext/v1/resource_providers/{uuid}/attributes``.
+"""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -9,20 +12,28 @@ from flask import Blueprint, Response, request
 
 from placement.api.call import ApiRequest, api_operation
 from placement.api.context import EXT
-from placement.api.ext.attributes import shown_attributes
-from placement.api.inventories import inventory_document
-from placement.api.resource_providers import existing_provider
+from placement.api.resource_providers import (
+    current_provider,
+    existing_provider,
+    missing_provider_first,
+    path_uuid,
+)
 from placement.policies import ext as rules
 from placement.read_model.feed import ModelView
-from placement.read_model.provider import Provider, in_order
+from placement.read_model.provider import Attribute, Provider, in_order
 from placement.schemas import tree as schemas
-from placement.store import allocations
+from placement.schemas.resource_provider import AttributesBody
+from placement.store import allocations, provider_properties
 from placement.store import trees as store
 
 blueprint = Blueprint("ext_trees", __name__)
 
 PATH: Final = f"{EXT}/trees"
 _BODY: Final = schemas.TreeBody()
+_ATTRIBUTES_PATH: Final = f"{EXT}/resource_providers/<uuid>/attributes"
+_ATTRIBUTES_BODY: Final = AttributesBody()
+# up to this number, a float represents each integer exactly
+_MAX_INTEGER: Final = 2.0**53
 
 
 @api_operation(blueprint, "GET", f"{PATH}/<uuid>", rules.TREE, writes_json=True)
@@ -81,12 +92,10 @@ def _provider_document(each: Provider, view: ModelView) -> dict[str, Any]:
         "name": each.name,
         "parent_provider_uuid": parent,
         "generation": each.generation,
-        "inventories": {
-            name: inventory_document(inventory) for name, inventory in sorted(each.inventories.items())
-        },
+        "inventories": {name: inventory.to_values() for name, inventory in sorted(each.inventories.items())},
         "traits": in_order(each.traits),
         "aggregates": sorted(each.aggregates),
-        "attributes": shown_attributes(each.attributes),
+        "attributes": _shown_attributes(each.attributes),
     }
 
 
@@ -97,3 +106,40 @@ def write(call: ApiRequest) -> Response:
     generations = call.service.write(lambda tx: store.write(tx, wanted))
     written = [{"uuid": uuid, "generation": generation} for uuid, generation in generations.items()]
     return call.json_answer({"resource_providers": written})
+
+
+@api_operation(blueprint, "GET", _ATTRIBUTES_PATH, rules.ATTRIBUTES, writes_json=True)
+def list_attributes(call: ApiRequest, uuid: str) -> Response:
+    """List the attributes of a provider."""
+    provider = current_provider(call, uuid)
+    return _attributes_answer(call, provider.attributes, provider.generation)
+
+
+@api_operation(blueprint, "PUT", _ATTRIBUTES_PATH, rules.CHANGE_ATTRIBUTES, reads_json=True, writes_json=True)
+def replace_attributes(call: ApiRequest, uuid: str) -> Response:
+    """Replace the attributes of a provider."""
+    known = path_uuid(uuid)
+    with missing_provider_first(call, uuid):
+        body = call.parse_body(_ATTRIBUTES_BODY)
+    wanted: Mapping[str, Attribute] = body["attributes"]
+    expected: int = body["resource_provider_generation"]
+    generation = call.service.database.write(
+        lambda tx: provider_properties.replace_attributes(tx, known, expected, wanted)
+    )
+    return _attributes_answer(call, wanted, generation)
+
+
+def _attributes_answer(call: ApiRequest, attributes: Mapping[str, Attribute], generation: int) -> Response:
+    return call.json_answer(
+        {"attributes": _shown_attributes(attributes), "resource_provider_generation": generation}
+    )
+
+
+def _shown_attributes(attributes: Mapping[str, Attribute]) -> dict[str, Any]:
+    """Return attributes, by name, as answers show them. Whole numbers are shown as integers."""
+    return {name: _shown_value(value) for name, value in sorted(attributes.items())}
+
+
+def _shown_value(value: Attribute) -> str | float | int:
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < _MAX_INTEGER
+    return int(value) if whole else value

@@ -74,11 +74,11 @@ from placement.search.claims.claim_context import ClaimContext, possible_provide
 from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
 from placement.search.claims.longest_stay import StaySpan
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
+from placement.store.claims import ByProvider
 from placement.store.time_profile import HoldKey, TimedAmount, TimeWindow
 from placement.store.time_schedule import TimeSchedule, read_schedule
 from placement.store.time_skyline import SkylinesByClass, make_skylines
 from placement.store.window_room import (
-    ByProvider,
     WindowMove,
     any_preemptible,
     choose_preempted,

@@ -75,7 +75,7 @@ def test_the_collector_waits_for_long_requests_with_a_limit(monkeypatch: pytest.
 
 def test_pythons_own_collections_are_rare_and_small() -> None:
     GcScheduler(lambda: 0)
-    assert gc.get_threshold() == (module._YOUNG, 1, module._SELDOM)
+    assert gc.get_threshold() == (4000, 1, 900)
 
 
 def replace_trees() -> tuple[int, int]:

@@ -9,7 +9,7 @@ from keystoneauth1 import exceptions as ks_exceptions
 from requests import Response
 
 from placement.api.context import CannotAsk, SignInRefused
-from placement.api.identity import _IdentityServer
+from placement.api.identity import IdentityServer
 
 
 class Fake:
@@ -30,7 +30,7 @@ class Fake:
 
 def test_sign_ins_at_a_hanging_identity_service_do_not_block_checks_of_tokens():
     fake = Fake()
-    server = _IdentityServer(fake)
+    server = IdentityServer(fake)
     with pytest.raises(CannotAsk):
         server.request_access(fake, None)
     fake.meanwhile = lambda: server.verify_token("two at once")
@@ -45,4 +45,4 @@ def test_a_password_that_needs_a_second_factor_is_refused_as_wrong():
     answer.raw = io.BytesIO(json.dumps(content).encode())
     fake.refusal = ks_exceptions.MissingAuthMethods(answer)
     with pytest.raises(SignInRefused):
-        _IdentityServer(fake).request_access(fake, None)
+        IdentityServer(fake).request_access(fake, None)

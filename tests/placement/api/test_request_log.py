@@ -125,7 +125,7 @@ def test_the_record_belongs_to_its_own_caller(client, caplog):
 
 
 def test_no_line_is_composed_while_the_log_is_off(client, monkeypatch):
-    monkeypatch.setattr(request_log, "_log_request", None)
+    monkeypatch.setattr(request_log.LOG, "makeRecord", None)
     request_log.LOG.setLevel(logging.WARNING)
     try:
         client.get("/traits", headers=TOKEN, status=200)

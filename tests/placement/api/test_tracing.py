@@ -38,7 +38,7 @@ class TracedService:
 
         self._exporter = InMemorySpanExporter()
         self.tracing = ServiceTracing(SimpleSpanProcessor(self._exporter), conf.tracing.sample_ratio)
-        monkeypatch.setattr(middleware, "_make_tracing", lambda conf: self.tracing)
+        monkeypatch.setattr(ServiceTracing, "from_options", lambda conf: self.tracing)
         self.app = middleware.build_application(conf)
         self.admin = Admin(self.app)
         self.admin("POST", "/resource_providers", json={"uuid": UUID, "name": "host"})

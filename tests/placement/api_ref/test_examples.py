@@ -18,7 +18,6 @@ from placement.schemas import (
     inventory,
     reservation,
     resource_provider,
-    time_events,
     tree,
 )
 from placement.schemas import query as queries
@@ -52,7 +51,7 @@ SCHEMAS = {
     "updateInventory": inventory.InventoryUpdate(),
     "updateAggregates": resource_provider.AggregatesBody(),
     "updateProviderTraits": resource_provider.TraitsBody(),
-    "createResourceClass": resource_provider.ResourceClassBody(),
+    "createResourceClass": resource_provider.CustomName(),
     "updateAllocations": allocation.put_allocations(microversion.MAX),
     "updateSeveralAllocations": allocation.post_allocations(microversion.MAX),
     "reshape": allocation.reshaper_body(microversion.MAX),
@@ -77,7 +76,7 @@ PARSERS = {
     "showReservationCalendar": queries.parse_project,
     "revokeReservationCalendar": queries.parse_project,
     "listClaims": claim.parse_ending,
-    "listTimeEvents": time_events.parse_events,
+    "listTimeEvents": reservation.parse_events,
     "listChanges": queries.parse_following,
     "showTree": tree.parse_show,
 }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from placement.cmd.manage import main
-from placement.notifications.position_file import PositionFile
+from placement.notifications.notifier import PositionFile
 from tests.placement.api.ext.windows import PATH, booked
 from tests.placement.builders import make_provider
 from tests.placement.running import Admin, application

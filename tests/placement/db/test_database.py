@@ -145,10 +145,16 @@ def test_endless_contention_is_unavailable_in_the_end(database: ServiceDatabase)
         database.write(work)
 
 
-def test_an_optimistic_write_is_repeated_however_long_it_waited(
-    database: ServiceDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database, "_lock_timeout", -1.0)  # all that time is over
+@pytest.fixture
+def late_database(database_url: str) -> Iterator[ServiceDatabase]:
+    """A database whose writes have no time for further attempts."""
+    late = ServiceDatabase(database_url, PoolOptions(lock_timeout=0))
+    yield late
+    late.close()
+
+
+def test_an_optimistic_write_is_repeated_however_long_it_waited(late_database: ServiceDatabase) -> None:
+    database = late_database
     attempts: list[bool] = []
 
     def work(tx: WriteTransaction) -> None:

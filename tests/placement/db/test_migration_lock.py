@@ -86,7 +86,7 @@ def test_a_process_that_stopped_loses_the_lock_and_runs_no_further_statement(
 ) -> None:
     """A frozen process still exists, but renews its lock no longer."""
     monkeypatch.setattr(migration_lock, "LEASE", 0.5)
-    monkeypatch.setattr(migration_lock._ProcessLock, "keep_beating", lambda lock: None)
+    monkeypatch.setattr(migration_lock.ProcessLock, "keep_beating", lambda lock: None)
     monkeypatch.setattr(migration_lock, "_BEAT", 0.0)
     with source.connect() as frozen, migration_lock.hold_lock(source, frozen, 60):
         frozen.exec_driver_sql("CREATE TABLE mine (id INT)")

@@ -5,18 +5,19 @@ import threading
 import pytest
 from sqlalchemy import exc
 
-from placement.db.database import DatabaseOutage
+from placement.db.database import database_outage
 from placement.exceptions import Unavailable
+from placement.outage import PeerOutage
 
 
-def fail(outage: DatabaseOutage, cause: Exception | None) -> None:
+def fail(outage: PeerOutage, cause: Exception | None) -> None:
     lost = Exception("lost connection")
     lost.__cause__ = cause
     with pytest.raises(exc.OperationalError), outage.attempt_request():
         raise exc.OperationalError("SELECT", {}, lost)
 
 
-def holding(outage: DatabaseOutage) -> tuple[threading.Thread, threading.Event]:
+def holding(outage: PeerOutage) -> tuple[threading.Thread, threading.Event]:
     """A request that waits for the database, and the event that lets the database answer it."""
     inside, answered = threading.Event(), threading.Event()
 
@@ -31,7 +32,7 @@ def holding(outage: DatabaseOutage) -> tuple[threading.Thread, threading.Event]:
     return thread, answered
 
 
-def is_refused(outage: DatabaseOutage) -> bool:
+def is_refused(outage: PeerOutage) -> bool:
     try:
         with outage.attempt_request():
             return False
@@ -40,7 +41,7 @@ def is_refused(outage: DatabaseOutage) -> bool:
 
 
 def test_many_requests_ask_at_once_while_they_are_answered() -> None:
-    outage = DatabaseOutage()
+    outage = database_outage()
     held = [holding(outage) for _ in range(3)]
     assert not is_refused(outage)
     for thread, answered in held:
@@ -51,7 +52,7 @@ def test_many_requests_ask_at_once_while_they_are_answered() -> None:
 def test_after_silence_one_asks_and_others_are_refused_until_it_is_answered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    outage = DatabaseOutage()
+    outage = database_outage()
     fail(outage, TimeoutError())
     fail(outage, TimeoutError())
     thread, answered = holding(outage)
@@ -72,7 +73,7 @@ def test_after_silence_one_asks_and_others_are_refused_until_it_is_answered(
 
 
 def test_a_server_that_refuses_is_not_silent() -> None:
-    outage = DatabaseOutage()
+    outage = database_outage()
     fail(outage, None)
     thread, answered = holding(outage)
     assert not is_refused(outage)
@@ -81,7 +82,7 @@ def test_a_server_that_refuses_is_not_silent() -> None:
 
 
 def test_any_answer_ends_the_silence_also_an_error() -> None:
-    outage = DatabaseOutage()
+    outage = database_outage()
     fail(outage, TimeoutError())
     fail(outage, None)
     thread, answered = holding(outage)

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from placement.notifications.notifier import (
     MAX_PAUSE,
     OVERLAP,
     EventNotifier,
+    NotifierPosition,
+    PositionFile,
     advance_position,
     pause_after,
 )
-from placement.notifications.position_file import NotifierPosition, PositionFile
 from placement.notifications.webhook import DeliveryFailed
 from tests.placement.api.ext.windows import HOUR, PATH, booked
 from tests.placement.builders import make_provider, new_claim, post_claims
@@ -180,11 +182,10 @@ def test_a_killed_notifier_repeats_at_most_one_event_and_loses_none(
     clock: MovedClock,
     notifier: EventNotifier,
     receiver: Receiver,
-    monkeypatch: pytest.MonkeyPatch,
     seed: int,
     page: int,
 ) -> None:
-    monkeypatch.setattr("placement.notifications.notifier._PAGE", page)
+    notifier = replace(notifier, page_size=page)
     rng = random.Random(seed)
     make_provider(admin, "cn", VCPU=80)
     notifier.run_round()
@@ -249,13 +250,12 @@ def test_a_long_round_keeps_only_the_events_that_it_reads_again(
     clock: MovedClock,
     notifier: EventNotifier,
     receiver: Receiver,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_provider(admin, "cn", VCPU=80)
+    notifier = replace(notifier, page_size=2)
     notifier.run_round()
     for number in range(5):
         booked(admin, 1, number + 1, number + 1.5)
-    monkeypatch.setattr("placement.notifications.notifier._PAGE", 2)
     clock.passed += 9 * HOUR
     sizes: list[int] = []
 

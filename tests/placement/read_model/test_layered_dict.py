@@ -61,7 +61,7 @@ def test_a_replaced_entry_keeps_its_place(base: dict[int, int], steps: list[tupl
 
 
 def test_only_a_large_dictionary_has_two_layers() -> None:
-    large = dict.fromkeys(range(layered_dict._LAYERED_FROM), 0)
+    large = dict.fromkeys(range(10_000), 0)
     assert isinstance(copy_for_changes(large), LayeredDict)
     del large[0]
     small = copy_for_changes(large)

@@ -77,8 +77,8 @@ def written(start: Start) -> None:
 
 
 def write(model: ReadModel) -> None:
-    assert model._writer is not None
-    model._writer.write()
+    assert model.writer is not None
+    model.writer.write()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from placement.read_model import feed as module
 from placement.read_model.feed import ReadGate, ReadTurn
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.tree_classes import TreeClasses
 
 
 class Ended(Exception):
@@ -91,5 +92,5 @@ def test_the_trees_of_a_pinned_snapshot_are_up_to_date_for_all_readers(
     one = Provider(1, f"{1:032}", "cn1", 0, None, 1, 0.0, {}, {}, frozenset(), frozenset())
     snapshot.put(one)
     gate.pin_snapshot(snapshot)
-    monkeypatch.setattr(snapshot, "_kinds", None)  # makes the trees
+    monkeypatch.setattr(TreeClasses, "renew_trees", None)
     assert list(snapshot.whole_trees()) == [1]

@@ -5,10 +5,10 @@ consumers.
 from collections.abc import Mapping
 
 from placement.db.database import ServiceDatabase
+from placement.read_model.provider import Inventory
 from placement.store import allocations
 from placement.store.claims import ConsumerClaim
 from placement.store.consumers import ConsumerOwnership
-from placement.store.inventories import InventoryValues
 
 
 def build_claim(
@@ -29,9 +29,9 @@ def inventory_values(
     max_unit: int | None = None,
     step_size: int = 1,
     allocation_ratio: float = 1.0,
-) -> InventoryValues:
+) -> Inventory:
     """An inventory of which one consumer may take everything, unless the test changes a field."""
-    return InventoryValues(
+    return Inventory(
         total, reserved, min_unit, total if max_unit is None else max_unit, step_size, allocation_ratio
     )
 
@@ -39,4 +39,4 @@ def inventory_values(
 def read_holders(database: ServiceDatabase, provider: str) -> dict[str, int]:
     """The amount of one resource class of a provider that each consumer holds."""
     with database.read() as conn:
-        return {each.consumer: each.used for each in allocations.of_provider(conn, provider)}
+        return {each.consumer: each.used for each in allocations.of_providers(conn, [provider])}

@@ -44,7 +44,7 @@ def used(database: ServiceDatabase, *hosts: str) -> list[dict[str, int]]:
     found = []
     for host in hosts:
         with database.read() as conn:
-            held = allocations.of_provider(conn, host)
+            held = allocations.of_providers(conn, [host])
         found.append({f"{each.consumer}/{each.resource_class}": each.used for each in held})
     return found
 

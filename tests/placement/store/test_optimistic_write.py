@@ -10,9 +10,9 @@ from placement.db import tables
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import ServiceError
 from placement.read_model.feed import ReadModel
-from placement.read_model.provider import DISABLED
+from placement.read_model.provider import DISABLED, Inventory
+from placement.read_model.rows import INVENTORY_COLUMNS
 from placement.store import inventories, optimistic_write, provider_properties, providers
-from placement.store.inventories import InventoryValues
 from placement_extras.console import DISABLED_REASON
 from tests.placement.store.builders import inventory_values
 
@@ -25,7 +25,7 @@ NOTHING = inventory_values(10, reserved=10)
 LESS = inventory_values(10, reserved=11)
 Write = Callable[[WriteTransaction], object]
 COLUMNS = {
-    tables.inventories: ("resource_class_id", *inventories.COLUMNS),
+    tables.inventories: ("resource_class_id", *(each.name for each in INVENTORY_COLUMNS)),
     tables.provider_traits: ("trait_id",),
     tables.provider_aggregates: ("aggregate",),
     tables.provider_attributes: ("name", "text", "number"),
@@ -33,7 +33,7 @@ COLUMNS = {
 _rp = tables.resource_providers.c
 
 
-def has(uuid: str, generation: int, **wanted: InventoryValues) -> Write:
+def has(uuid: str, generation: int, **wanted: Inventory) -> Write:
     return lambda tx: inventories.replace_all(tx, uuid, generation, wanted)
 
 

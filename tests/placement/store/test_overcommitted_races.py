@@ -21,7 +21,7 @@ def replace(database: ServiceDatabase, host: str, consumer: str, amount: int) ->
 
 def leave_four(database: ServiceDatabase, host: str) -> None:
     with database.read() as conn:
-        (generation,) = {each.provider_generation for each in allocations.of_provider(conn, host)}
+        (generation,) = {each.provider_generation for each in allocations.of_providers(conn, [host])}
     four = inventory_values(4, max_unit=100)
     database.write(lambda tx: inventories.change_inventory(tx, host, generation, "VCPU", four))
 

@@ -7,6 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from placement.db.database import ServiceDatabase, WriteTransaction
+from placement.db.tables import RESERVATION
 from placement.exceptions import InvalidRequest
 from placement.store import (
     allocations,
@@ -14,7 +15,6 @@ from placement.store import (
     provider_properties,
     providers,
     reservation_changes,
-    reservations,
     usages,
 )
 from placement.store.claims import ConsumerClaim
@@ -69,7 +69,7 @@ def test_a_window_of_the_provider_adds_no_statement_to_a_claim_without_an_end(
     database: ServiceDatabase, counted: Counted, host: str
 ) -> None:
     starts_at = time.time() + 3600
-    owner = ConsumerOwnership("project", "user", reservations.TYPE)
+    owner = ConsumerOwnership("project", "user", RESERVATION)
     window = TimeWindow(starts_at, starts_at + 3600)
     booked = ConsumerClaim(NEW_HOST, {host: {"VCPU": 2}}, None, owner, window=window)
 
