@@ -1,6 +1,7 @@
 """Tests of the PCI devices on a host's page, with NUMA node, path and holders, for any attributes."""
 
 import gc
+import weakref
 from dataclasses import replace
 from http import HTTPStatus
 
@@ -11,6 +12,7 @@ from placement.policies import rest
 from placement.read_model.provider import Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import capacity, devices, host
+from placement_extras.console.fleet import TreeResults
 from placement_extras.console.page_request import PageRequest
 from tests.placement.running import Admin
 from tests.placement_extras.console import world
@@ -66,31 +68,32 @@ def test_devices_of_all_hosts_are_counted_by_class():
             provider(6, PATH, used=1, root=6),
         ]
     )
-    assert devices.DeviceCensus().list_stocks(snapshot) == [devices.DeviceStock("CUSTOM_GPU", 3, 2, 2, 1)]
+    assert devices.list_stocks(snapshot, TreeResults(devices.count_devices)) == [
+        devices.DeviceStock("CUSTOM_GPU", 3, 2, 2, 1)
+    ]
 
 
-def test_only_changed_hosts_are_counted_again(monkeypatch):
+def test_only_changed_hosts_are_counted_again():
     counted = []
 
     def count_devices(tree):
         counted.append(tree.root.id)
-        return original(tree)
+        return devices.count_devices(tree)
 
-    original = devices._count_devices
-    monkeypatch.setattr(devices, "_count_devices", count_devices)
     snapshot = ModelSnapshot([provider(root, PATH, root=root) for root in (1, 2, 3)])
-    census = devices.DeviceCensus()
-    assert census.list_stocks(snapshot) == [devices.DeviceStock("CUSTOM_GPU", 3, 0, 3, 3)]
+    census = TreeResults(count_devices)
+    assert devices.list_stocks(snapshot, census) == [devices.DeviceStock("CUSTOM_GPU", 3, 0, 3, 3)]
     snapshot = snapshot.copy()
     snapshot.put(provider(2, PATH, used=1, root=2))
-    assert census.list_stocks(snapshot) == [devices.DeviceStock("CUSTOM_GPU", 3, 1, 3, 2)]
+    assert devices.list_stocks(snapshot, census) == [devices.DeviceStock("CUSTOM_GPU", 3, 1, 3, 2)]
     assert counted == [1, 2, 3, 2]
     # the device moves below another root, which keeps its attributes
     snapshot.put(replace(snapshot.providers[3], parent_id=1, root_id=1))
-    assert census.list_stocks(snapshot) == [devices.DeviceStock("CUSTOM_GPU", 3, 1, 2, 1)]
+    assert devices.list_stocks(snapshot, census) == [devices.DeviceStock("CUSTOM_GPU", 3, 1, 2, 1)]
+    tree = weakref.ref(snapshot.whole_trees()[1])
     del snapshot
     gc.collect()
-    assert not census._known
+    assert tree() is None
 
 
 @pytest.fixture
