@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Final, Self
 
 _CHECKOUT: Final = Path(__file__).parents[1]
@@ -48,9 +47,7 @@ class Nursery:
             self._made = made.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._made.close()
 
     def start(self, arguments: Sequence[object], stdout: IO[Any], stderr: IO[Any]) -> "NurseryProcess":

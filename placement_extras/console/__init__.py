@@ -26,13 +26,12 @@ Parts
       ``feeds`` makes and revokes secret addresses of calendars over REST. ``app`` makes the Flask
       application. ``admission`` finds the session of a request. ``signing_in`` has the form to sign in, and
       limits the attempts to sign in.
-    - Each page has a module with its route: ``hosts``, ``host_scheduling``, ``capacity``, ``candidates``,
+    - Each page has a module with its route: ``hosts``, ``capacity``, ``candidates``,
       ``consumers``, ``names``, ``neighbours``, ``settings`` and ``window_calendar``. ``icalendar`` makes a
       feed for other calendar programs. Three pages have a second module with their computations: ``fleet``
       for the list of hosts, ``host`` for the page of one host, and ``calendar_rows`` for the calendar.
     - ``page_request`` has the objects that all routes need: the visitor, the policy rules, and requests to
-      the API.
-      ``forms`` uses cookies and marks, so that other sites cannot send the forms of the console.
+      the API. Its cookies and marks prevent other sites from sending the forms of the console.
       ``questions`` has the fields in which visitors describe a guest. ``sessions`` has the tables of
       sessions, of attempts to sign in, and of feeds.
 

@@ -18,7 +18,7 @@ from placement.api import context
 from placement.api.context import SECRETS, TokenAccess
 from placement.api.service import PlacementService
 from placement.exceptions import ServiceError, Unavailable
-from placement_extras.console import forms, sessions
+from placement_extras.console import page_request, sessions
 from placement_extras.console.page_request import REFUSAL, SESSION, VisitorSession
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class SessionAdmission:
 
     def _find_session(self, environ: "WSGIEnvironment") -> VisitorSession | None:
         """Return the session of a request, or None."""
-        secret = forms.secret_of(environ, forms.COOKIE)
+        secret = page_request.secret_of(environ, page_request.COOKIE)
         if secret is None:
             return None
         self._service.prepare_database()

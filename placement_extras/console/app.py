@@ -27,17 +27,17 @@ from placement_extras.console import (
     candidates,
     capacity,
     consumers,
-    forms,
-    host_scheduling,
     hosts,
     icalendar,
     names,
     neighbours,
+    page_request,
     questions,
     settings,
     window_calendar,
 )
-from placement_extras.console.devices import DeviceCensus
+from placement_extras.console.devices import count_devices
+from placement_extras.console.fleet import TreeResults
 from placement_extras.console.page_request import HANDLERS, SEE_HOSTS, SESSION, ApiRefusal, PageRequest
 from placement_extras.planner.rules import CAPACITY
 
@@ -193,16 +193,15 @@ def create_app(*, signs_in: bool) -> Flask:
     :param signs_in: whether visitors have to sign in.
     """
     app = Flask("placement_extras.console", static_url_path="/console/static")
-    app.config[forms.SIGNS_IN] = signs_in
+    app.config[page_request.SIGNS_IN] = signs_in
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
-    app.config[capacity.CENSUS] = DeviceCensus()
+    app.config[capacity.CENSUS] = TreeResults(count_devices)
     app.config[icalendar.TEXTS] = icalendar.FeedTexts()
-    app.config[neighbours.CENSUS] = neighbours.NeighbourCensus()
+    app.config[neighbours.CENSUS] = TreeResults(neighbours.read_usage)
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     app.jinja_env.filters.update(FILTERS)
     for each in (
         hosts,
-        host_scheduling,
         candidates,
         capacity,
         consumers,
@@ -214,7 +213,7 @@ def create_app(*, signs_in: bool) -> Flask:
     ):
         app.register_blueprint(each.blueprint)
     app.context_processor(_template_values)
-    app.after_request(forms.give_secret)
+    app.after_request(page_request.give_secret)
     app.after_request(_add_headers)
     app.register_error_handler(ServiceError, _service_error)
     app.register_error_handler(ApiRefusal, _refused_by_api)
@@ -241,7 +240,7 @@ def _template_values() -> dict[str, Any]:
         # the key is not "session", because older versions of Flask pass the session of Flask to templates
         # under this name
         "visitor_session": request.environ.get(SESSION),
-        "mark": forms.form_mark,
+        "mark": page_request.form_mark,
         "condition": questions.condition_words,
         "sections": sections,
         "digest": _file_digest,

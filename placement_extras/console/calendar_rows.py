@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -258,9 +257,7 @@ def wanted_of(arguments: Mapping[str, str], classes: Sequence[str], now: float) 
 
     :param classes: the resource classes to choose from; the first one is the default.
     """
-    name, aggregate, project, resource_class = (
-        page_request.text_of(arguments, each) for each in ("name", "aggregate", "project", "resource_class")
-    )
+    resource_class, kind = page_request.text_of(arguments, "resource_class"), arguments.get("rows", "")
     text, days = arguments.get("days", ""), _DEFAULT_SPAN
     if text.isascii() and text.isdigit() and int(text[:4]) in SPANS:
         days = int(text[:4])
@@ -273,9 +270,11 @@ def wanted_of(arguments: Mapping[str, str], classes: Sequence[str], now: float) 
     start = min(max(asked, start), start + _MAX_AHEAD_DAYS * DAY)
     if resource_class not in classes:
         resource_class = classes[0] if classes else ""
-    kind = RowKind.HOSTS
-    with suppress(ValueError):
-        kind = RowKind(arguments.get("rows", ""))
     return CalendarQuestion(
-        resource_class, start, days, name, aggregate, project, page_request.number_of(arguments), kind
+        **page_request.field_texts(arguments, ("name", "aggregate", "project")),
+        resource_class=resource_class,
+        start=start,
+        days=days,
+        page=page_request.number_of(arguments),
+        kind=RowKind(kind) if kind in list(RowKind) else RowKind.HOSTS,
     )

@@ -11,15 +11,22 @@ from placement.exceptions import InvalidRequest
 from placement.policies import ext
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.base import canonical_uuid
-from placement_extras.console.devices import DeviceCensus
-from placement_extras.console.forms import field_texts
-from placement_extras.console.page_request import SEE_HOSTS, ApiRefusal, PageRequest, ask_api, console_page
+from placement_extras.console.devices import DeviceStock, list_stocks
+from placement_extras.console.fleet import TreeResults
+from placement_extras.console.page_request import (
+    SEE_HOSTS,
+    ApiRefusal,
+    PageRequest,
+    ask_api,
+    console_page,
+    field_texts,
+)
 from placement_extras.console.questions import GuestQuestion, query_of, words_of
 from placement_extras.planner.rules import CAPACITY
 
 blueprint = Blueprint("capacity", __name__)
 CENSUS: Final = "DEVICE_CENSUS"
-"""The key, in the application's configuration, of the object that counts PCI devices."""
+"""The key, in the application's configuration, of the counts of PCI devices by host."""
 
 _MAX_TEXT: Final = 16_384
 """Maximum number of characters in a field of the form."""
@@ -101,10 +108,10 @@ def count_guests(visit: PageRequest) -> str | tuple[str, int]:
     )
     body = found = None
     error = ""
-    census: DeviceCensus = current_app.config[CENSUS]
+    census: TreeResults[tuple[DeviceStock, ...]] = current_app.config[CENSUS]
     with visit.pinned_model() as (snapshot, _):
         # only attributes show which providers are devices, so a visitor needs the right to see attributes
-        devices = census.list_stocks(snapshot) if visit.may_use(ext.ATTRIBUTES) else []
+        devices = list_stocks(snapshot, census) if visit.may_use(ext.ATTRIBUTES) else []
         # an empty field means that the visitor has not sent the form yet
         if asked.flavors:
             try:

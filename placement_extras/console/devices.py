@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
+from placement_extras.console.fleet import TreeResults
 from placement_extras.console.host import ConsumerHolding, InventoryStock, stocks_of
 
 NUMA_NODE: Final = "numa_node"
@@ -91,38 +91,26 @@ class DeviceStock:
     open_hosts: int = 0
 
 
-class DeviceCensus:
-    """Counts the PCI devices of all hosts. A host is counted again only after the host has changed.
+def list_stocks(snapshot: ModelSnapshot, counts: TreeResults[tuple[DeviceStock, ...]]) -> list[DeviceStock]:
+    """Return the sums over all hosts for each resource class, sorted by the name of the class.
 
-    Threads can share the object.
+    The time depends on the number of hosts with devices, and not on the number of devices.
 
-    The first count visits each device. The time for each further count depends on the number of hosts with
-    devices, and not on the number of devices.
+    :param counts: the results of :func:`count_devices`, which visits each device of a host.
     """
-
-    def __init__(self) -> None:
-        # a changed tree is a new object, and the counts of the old tree disappear together with the old
-        # object
-        self._known: WeakKeyDictionary[HostTree, tuple[DeviceStock, ...]] = WeakKeyDictionary()
-
-    def list_stocks(self, snapshot: ModelSnapshot) -> list[DeviceStock]:
-        """Return the sums over all hosts for each resource class, sorted by the name of the class."""
-        trees, sums = snapshot.whole_trees(), dict[str, DeviceStock]()
-        for root in snapshot.roots_having(snapshot.by_attribute, PCI_PATH).ids:
-            tree = trees[root]
-            here = self._known.get(tree)
-            if here is None:
-                here = self._known[tree] = _count_devices(tree)
-            for each in here:
-                stock = sums.setdefault(each.resource_class, DeviceStock(each.resource_class))
-                stock.capacity += each.capacity
-                stock.used += each.used
-                stock.hosts += each.hosts
-                stock.open_hosts += each.open_hosts
-        return [sums[name] for name in sorted(sums)]
+    trees, sums = snapshot.whole_trees(), dict[str, DeviceStock]()
+    for root in snapshot.roots_having(snapshot.by_attribute, PCI_PATH).ids:
+        for each in counts.result_of(trees[root]):
+            stock = sums.setdefault(each.resource_class, DeviceStock(each.resource_class))
+            stock.capacity += each.capacity
+            stock.used += each.used
+            stock.hosts += each.hosts
+            stock.open_hosts += each.open_hosts
+    return [sums[name] for name in sorted(sums)]
 
 
-def _count_devices(tree: HostTree) -> tuple[DeviceStock, ...]:
+def count_devices(tree: HostTree) -> tuple[DeviceStock, ...]:
+    """Return the sums of the PCI devices of one host, by resource class."""
     found: dict[str, DeviceStock] = {}
     for provider in filter(_is_device, tree.members):
         for name, inventory in provider.inventories.items():

@@ -8,11 +8,12 @@ their next report in attributes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final
+from typing import Final, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from placement.read_model.provider import DISABLED, SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
@@ -65,6 +66,29 @@ def broken_promises(members: Iterable[Provider]) -> str:
             if isinstance(broken, str) and broken:
                 return broken[:_MAX_TEXT]
     return ""
+
+
+Result = TypeVar("Result")
+
+
+class TreeResults(Generic[Result]):
+    """Results of a function for hosts. A result is computed again only after its host has changed.
+
+    Threads can share the object.
+    """
+
+    def __init__(self, compute: Callable[[HostTree], Result]) -> None:
+        self._compute = compute
+        # a changed tree is a new object, and the result of the old tree disappears together with the old
+        # object
+        self._known: WeakKeyDictionary[HostTree, Result] = WeakKeyDictionary()
+
+    def result_of(self, tree: HostTree) -> Result:
+        """Return the result for a host."""
+        found = self._known.get(tree)
+        if found is None:
+            found = self._known[tree] = self._compute(tree)
+        return found
 
 
 FIRST_CLASSES: Final = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA")

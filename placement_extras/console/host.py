@@ -226,6 +226,10 @@ _LABELLED: Final = 6.0
 """Minimum width, in percent of the bar, of a part that is labelled with the number of its consumer."""
 
 
+def _number_colour(number: int) -> int:
+    return number and (number - 1) % COLOURS + 1
+
+
 @dataclass(frozen=True, slots=True)
 class BarSegment:
     """The part of a bar for the amount of one consumer. ``start`` and ``width`` are in percent of the bar.
@@ -241,7 +245,7 @@ class BarSegment:
     @property
     def colour(self) -> int:
         """The number of the colour, from 1 on; 0 for consumers that are not in the list."""
-        return self.number and (self.number - 1) % COLOURS + 1
+        return _number_colour(self.number)
 
     @property
     def has_label(self) -> bool:
@@ -358,7 +362,7 @@ class ConsumerPlace:
     @property
     def colour(self) -> int:
         """The colour of the consumer in the picture; 0 for a consumer that is not in the list."""
-        return self.number and (self.number - 1) % COLOURS + 1
+        return _number_colour(self.number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,38 @@
 """The page ``/console/`` lists the hosts.
 
 The page ``/console/providers/{uuid}`` shows a host, or a part of a host.
+
+``POST /console/providers/{uuid}/scheduling`` disables a host for new guests, or enables it. To disable a
+host, one write gives its root provider a trait, which Nova's scheduler always forbids, and two attributes:
+the visitor and the reason. The console removes the trait only if the provider has these attributes. Without
+the attributes, the trait is from an agent or nova-compute, which would set the trait again. The attributes
+disappear together with the trait, even if another client removes the trait.
 """
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 
 from placement.api.resource_providers import existing_provider
+from placement.exceptions import CONCURRENT_UPDATE, InvalidRequest
 from placement.policies import ext, rest
+from placement.read_model.provider import DISABLED, Attribute, Provider
 from placement.store.holders import list_holders
-from placement_extras.console import fleet, host, host_scheduling, page_request, settings
+from placement_extras.console import DISABLED_BY, DISABLED_REASON, fleet, host, page_request, settings
 from placement_extras.console.devices import ShownDevices, list_devices
 from placement_extras.console.fleet import HostCondition, HostFilter
-from placement_extras.console.page_request import SEE_HOSTS, PageRequest, console_page
+from placement_extras.console.page_request import (
+    SEE_HOSTS,
+    ApiRefusal,
+    PageRequest,
+    ask_api,
+    console_page,
+    redirect_to,
+)
 
 blueprint = Blueprint("hosts", __name__)
 
@@ -81,17 +95,14 @@ def _visit_time(visit: PageRequest) -> float:
 
 def wanted_of(arguments: Mapping[str, str]) -> HostFilter:
     """Return the filters of hosts in a query string; invalid parameters are ignored."""
-    name, resource_class, trait, aggregate = (
-        page_request.text_of(arguments, each) for each in ("name", "resource_class", "trait", "aggregate")
+    state, order = arguments.get("state", ""), arguments.get("order", "")
+    return HostFilter(
+        **page_request.field_texts(arguments, ("name", "resource_class", "trait", "aggregate")),
+        state=HostCondition(state) if state in list(HostCondition) else None,
+        order=order if order in _ORDERS else "name",
+        page=page_request.number_of(arguments),
+        broken=arguments.get("broken") == "1",
     )
-    wanted = HostFilter(name, resource_class, trait, aggregate)
-    with suppress(ValueError):
-        wanted = replace(wanted, state=HostCondition(arguments.get("state", "")))
-    if arguments.get("order") in _ORDERS:
-        wanted = replace(wanted, order=arguments["order"])
-    if arguments.get("broken") == "1":
-        wanted = replace(wanted, broken=True)
-    return replace(wanted, page=page_request.number_of(arguments))
 
 
 def query_parameters(wanted: HostFilter) -> dict[str, Any]:
@@ -140,11 +151,91 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
         holders_page=number,
         address_of_providers=lambda number: page_address(providers=number),
         address_of_holders=lambda number: page_address(holders=number),
-        scheduling=host_scheduling.scheduling_of(shown.root),
+        scheduling=_scheduling_of(shown.root),
         may_see_reason=may_see_attributes,
         is_silent=shown.heartbeat is not None and shown.heartbeat.is_overdue(now),
         follower=following if may_see_attributes else None,
-        may_change=visit.may_use(*host_scheduling.CHANGE),
+        may_change=visit.may_use(*_CHANGE),
         may_see_consumers=visit.may_use(rest.LIST_ALLOCATIONS),
         may_see_projects=visit.may_use(rest.LIST_ALLOCATIONS),
     )
+
+
+_CHANGE: Final = (rest.UPDATE_PROVIDER_TRAITS, ext.WRITE_TREE, ext.ATTRIBUTES, ext.CHANGE_ATTRIBUTES)
+"""The policy rules that the REST API requires for the same change."""
+_MAX_REASON: Final = 255
+"""Maximum number of characters of a reason, because the attribute that stores it cannot be longer."""
+_TRIES: Final = 5  # several tries are needed, because claims of other clients change the generation meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class HostScheduling:
+    """Whether a host is disabled for new guests.
+
+    ``is_ours`` is set if the console has disabled the host; ``by`` is then the visitor, with the ``reason``.
+    """
+
+    is_disabled: bool
+    is_ours: bool
+    reason: str = ""
+    by: str = ""
+
+
+def _scheduling_of(root: Provider) -> HostScheduling:
+    """Return whether the host with this root is disabled, and why."""
+    is_disabled, reason = DISABLED in root.traits, root.attributes.get(DISABLED_REASON)
+    if not is_disabled or not isinstance(reason, str):
+        return HostScheduling(is_disabled, is_ours=False)
+    return HostScheduling(True, True, reason, str(root.attributes.get(DISABLED_BY, "")))
+
+
+def _scheduling_description(root: Provider, *, disabled: bool, reason: str, by: str) -> dict[str, Any]:
+    """Return the body of ``POST /ext/v1/trees`` that disables or enables a host.
+
+    :raises InvalidRequest: the host to disable is already disabled, or the host to enable was not disabled by
+        the console.
+    """
+    now = _scheduling_of(root)
+    if disabled and now.is_disabled:
+        raise InvalidRequest(f"{root.name} is disabled already.")
+    # nova-compute or the agent would set its trait again, and the visitor would not know the cause
+    if not disabled and not now.is_ours:
+        raise InvalidRequest(f"{root.name} was not disabled here, so it cannot be enabled here.")
+    attributes: Mapping[str, Attribute] = {
+        name: value for name, value in root.attributes.items() if name not in (DISABLED_REASON, DISABLED_BY)
+    }
+    if disabled:
+        attributes = {**attributes, DISABLED_REASON: reason, DISABLED_BY: by}
+    return {
+        "uuid": root.uuid,
+        "name": root.name,
+        "parent_provider_uuid": None,
+        "generation": root.generation,
+        "traits": sorted(root.traits | {DISABLED} if disabled else root.traits - {DISABLED}),
+        "attributes": dict(attributes),
+    }
+
+
+@console_page(blueprint, "/console/providers/<uuid>/scheduling", *SEE_HOSTS, *_CHANGE, methods=("POST",))
+def change_scheduling(visit: PageRequest, uuid: str) -> Response:
+    """Disable or enable a host."""
+    page_request.check_form()
+    # line ends in the reason become blanks, because the value of an attribute must be one line
+    reason = " ".join(request.form.get("reason", "").split())[:_MAX_REASON]
+    disabled = request.form.get("do") == "disable"
+    if disabled and not reason:
+        raise InvalidRequest("Please give a reason, which other visitors see on the page of the host.")
+    by = (visit.visitor.user_name or visit.visitor.user_id or "")[:_MAX_REASON]
+    for tries_left in reversed(range(_TRIES)):
+        with visit.service.model.fresh_view() as view:
+            # each attempt reads the root again, because the generation of the failed attempt was outdated
+            root = view.snapshot.providers[existing_provider(view.snapshot, uuid).root_id]
+        wanted = _scheduling_description(root, disabled=disabled, reason=reason, by=by)
+        try:
+            ask_api("POST", "/ext/v1/trees", body={"resource_providers": [wanted]})
+            break
+        except ApiRefusal as refusal:
+            # only a conflict of generations is worth another attempt
+            if refusal.code != CONCURRENT_UPDATE or not tries_left:
+                raise
+    return redirect_to(url_for("hosts.show_provider", uuid=root.uuid))

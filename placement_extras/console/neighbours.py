@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from flask import Blueprint, current_app, render_template, request, url_for
 
@@ -23,7 +22,7 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement_extras.console import page_request
-from placement_extras.console.fleet import BROKEN_PROMISES, broken_promises, natural_order
+from placement_extras.console.fleet import BROKEN_PROMISES, TreeResults, broken_promises, natural_order
 from placement_extras.console.page_request import (
     SEE_HOSTS,
     ListPage,
@@ -167,33 +166,6 @@ class NeighboursPage:
     all_broken: int
 
 
-class NeighbourCensus:
-    """Reads the values of hosts. The values of a host are read again only after the host has changed.
-
-    Threads can share the object.
-    """
-
-    def __init__(self) -> None:
-        # a changed tree is a new object, and the values of the old tree disappear together with the old
-        # object
-        self._known: WeakKeyDictionary[HostTree, NeighbourHost] = WeakKeyDictionary()
-
-    def list_hosts(self, snapshot: ModelSnapshot, name: str = "") -> list[NeighbourHost]:
-        """Return the values of each host that has values of an agent.
-
-        :param name: only hosts with this text in their name are returned; upper and lower case are equal.
-        """
-        trees, text, found = snapshot.whole_trees(), name.casefold(), []
-        for root in snapshot.roots_having(snapshot.by_attribute, MEASURED_AT).ids:
-            tree = trees[root]
-            if text in tree.root.name.casefold():
-                here = self._known.get(tree)
-                if here is None:
-                    here = self._known[tree] = read_usage(tree)
-                found.append(here)
-        return found
-
-
 def read_usage(tree: HostTree) -> NeighbourHost:
     """Return the values of a host, from its first provider with the attribute :data:`MEASURED_AT`.
 
@@ -230,7 +202,7 @@ def _levers_of(text: str) -> Iterable[LimitedLever]:
 
 def make_page(
     snapshot: ModelSnapshot,
-    census: NeighbourCensus,
+    census: TreeResults[NeighbourHost],
     now: float,
     *,
     name: str = "",
@@ -240,18 +212,24 @@ def make_page(
 ) -> NeighboursPage:
     """Return the page. A number above the last page selects the last page.
 
+    :param census: the results of :func:`read_usage`.
     :param now: the current time, in seconds since 1970.
-    :param name: the page shows only hosts with this text in their name.
+    :param name: the page shows only hosts with this text in their name; upper and lower case are equal.
     """
-    known = census.list_hosts(snapshot, name)
+    trees, text = snapshot.whole_trees(), name.casefold()
+
+    def named_trees(attribute: str) -> Iterable[HostTree]:
+        found = (trees[root] for root in snapshot.roots_having(snapshot.by_attribute, attribute).ids)
+        return (tree for tree in found if text in tree.root.name.casefold())
+
+    known = [census.result_of(tree) for tree in named_trees(MEASURED_AT)]
     hosts = [each for each in known if now <= each.valid_until]
     caches = [one for each in hosts for one in each.caches]
     limits = [one for each in hosts for one in each.limits]
-    trees, text = snapshot.whole_trees(), name.casefold()
     broken = [
-        BrokenHost(trees[root].root, words)
-        for root in snapshot.roots_having(snapshot.by_attribute, BROKEN_PROMISES).ids
-        if text in trees[root].root.name.casefold() and (words := broken_promises(trees[root].members))
+        BrokenHost(tree.root, words)
+        for tree in named_trees(BROKEN_PROMISES)
+        if (words := broken_promises(tree.members))
     ]
     broken.sort(key=lambda one: natural_order(one.root.name))
     return NeighboursPage(
@@ -296,7 +274,7 @@ def show_neighbours(visit: PageRequest) -> str:
     wanted = request.args.get("order", "")
     order = NeighbourOrder(wanted) if wanted in list(NeighbourOrder) else NeighbourOrder.BANDWIDTH
     number, limits_number = page_request.asked_page(), page_request.asked_page("limits")
-    census: NeighbourCensus = current_app.config[CENSUS]
+    census: TreeResults[NeighbourHost] = current_app.config[CENSUS]
     with visit.pinned_model() as (snapshot, _):
         shown = make_page(
             snapshot, census, time.time(), name=name, order=order, page=number, limits_page=limits_number

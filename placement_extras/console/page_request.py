@@ -1,7 +1,11 @@
-"""A request for a page: the visitor, the pinned read model, pages of lists, and requests to the REST API.
+"""A request for a page: the visitor, the pinned read model, lists, forms, and requests to the REST API.
 
 A page calls the API within the process with the visitor's token, so visitors have the same rights as with
 REST.
+
+Only a page of the console in the same browser can send a form that changes data. The cookie of a browser has
+a secret, and each form contains a mark that is derived from this secret. If a browser has no cookie yet, the
+page that contains the form sets the cookie.
 """
 
 from __future__ import annotations
@@ -11,10 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from http import HTTPStatus
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import orjson
-from flask import Blueprint, Response, g, redirect, request
+from flask import Blueprint, Response, current_app, g, redirect, request
+from werkzeug.http import parse_cookie
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from placement import microversion
@@ -26,6 +31,10 @@ from placement.exceptions import Forbidden
 from placement.policies import rest
 from placement.read_model.rows import NameTable
 from placement.read_model.snapshot import ModelSnapshot
+from placement_extras.console import sessions
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
 
 _SERVICE: Final = "placement.service"
 HANDLERS: Final = "placement_extras.console.handlers"
@@ -170,9 +179,14 @@ def asked_page(name: str = "page") -> int:
     return number_of(request.args, name)
 
 
-def text_of(arguments: Mapping[str, str], name: str) -> str:
-    """Return a parameter of a query string, without outer blanks and cut to :data:`MAX_NAME` characters."""
-    return arguments.get(name, "").strip()[:MAX_NAME]
+def text_of(fields: Mapping[str, str], name: str, longest: int = MAX_NAME) -> str:
+    """Return a field of a form or a query string, without outer blanks and cut to ``longest`` characters."""
+    return fields.get(name, "").strip()[:longest]
+
+
+def field_texts(fields: Mapping[str, str], names: Iterable[str], longest: int = MAX_NAME) -> dict[str, str]:
+    """Return these fields of a form or a query string, see :func:`text_of`."""
+    return {name: text_of(fields, name, longest) for name in names}
 
 
 def number_of(arguments: Mapping[str, str], name: str = "page") -> int:
@@ -180,6 +194,72 @@ def number_of(arguments: Mapping[str, str], name: str = "page") -> int:
     text = arguments.get(name, "")
     # isdigit() alone would accept digits that int() refuses, such as superscripts
     return min(max(1, int(text[:9])), _MAX_PAGE) if text.isascii() and text.isdigit() else 1
+
+
+COOKIE: Final = "__Host-placement-console"
+"""Name of the cookie. Browsers send a cookie with such a name only over HTTPS or to their own machine, and
+only to the host that has set the cookie.
+"""
+PLAIN_COOKIE: Final = "placement-console"
+"""Name of the cookie if visitors need not sign in, because such a console is perhaps used without HTTPS."""
+SIGNS_IN: Final = "SIGNS_IN"
+"""The key, in the application's configuration, of the flag that visitors have to sign in."""
+
+_STALE: Final = (
+    "The form was out of date, or your browser did not keep the cookie, which needs HTTPS. Please try again."
+)
+
+
+def secret_of(environ: WSGIEnvironment, name: str) -> str | None:
+    """Return the value of the cookie with that name, if the value has the form of a secret."""
+    sent = environ.get("HTTP_COOKIE", "").encode("latin-1")
+    # cookies of other applications can contain any bytes. These bytes must not cause an error, and must not
+    # vanish from the name of such a cookie.
+    found = parse_cookie(sent.decode("ascii", "backslashreplace")).get(name)
+    return found if sessions.is_one(found) else None
+
+
+def form_mark() -> str:
+    """Return the mark for a form on this page. The mark proves that the form is from the console."""
+    secret = secret_of(request.environ, _cookie_name()) or g.get("new_secret")
+    if secret is None:
+        # all forms of a page have the same secret, which give_secret() sends to the browser
+        secret = g.new_secret = sessions.new_secret()
+    return sessions.form_mark(secret)
+
+
+def check_form() -> None:
+    """Raise Forbidden for a request without the mark of a form of the console."""
+    secret = secret_of(request.environ, _cookie_name())
+    # the mark alone protects browsers that do not send this header
+    from_here = request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
+    if not from_here or secret is None or not sessions.is_marked(secret, request.form.get("mark", "")):
+        raise Forbidden(_STALE)
+
+
+def give_secret(response: Response) -> Response:
+    """Return the response; add the cookie if a form on the page needs it and the browser does not have it."""
+    if "new_secret" in g:
+        keep_secret(response, g.new_secret)
+    return response
+
+
+def keep_secret(response: Response, secret: str) -> None:
+    """Set a cookie with the secret of this browser. The browser keeps the cookie until it is closed."""
+    # with "Lax", the browser sends the cookie if a visitor follows a link of another site, but not if another
+    # site sends a form
+    secure = current_app.config[SIGNS_IN]
+    response.set_cookie(_cookie_name(), secret, secure=secure, httponly=True, samesite="Lax", path="/")
+
+
+def forget_secret(response: Response) -> None:
+    """Delete the cookie with the secret."""
+    secure = current_app.config[SIGNS_IN]
+    response.delete_cookie(_cookie_name(), secure=secure, httponly=True, samesite="Lax", path="/")
+
+
+def _cookie_name() -> str:
+    return COOKIE if current_app.config[SIGNS_IN] else PLAIN_COOKIE
 
 
 _VERSION: Final = f"placement {microversion.text(microversion.MAX)}"

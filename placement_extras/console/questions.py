@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from placement.exceptions import InvalidRequest
 from placement.search.diagnosis import sentences
-from placement_extras.console.forms import field_texts
+from placement_extras.console.page_request import field_texts
 
 _MAX_TEXT: Final = 8192
 _ADDRESS: Final = re.compile(r"""allocation_candidates\?([^\s"'`<>#\\]*)([^\n]*)""")

@@ -15,8 +15,8 @@ from placement.api.auth import KeystoneAuth
 from placement.api.context import CannotAsk, SignInRefused
 from placement.api.service import PlacementService
 from placement.exceptions import Forbidden
-from placement_extras.console import admission, forms, sessions
-from placement_extras.console.page_request import MAX_NAME, redirect_to, service_of
+from placement_extras.console import admission, page_request, sessions
+from placement_extras.console.page_request import redirect_to, service_of
 
 LOG = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class SignInForm:
     @classmethod
     def from_fields(cls, fields: Mapping[str, str]) -> "SignInForm":
         """Return the fields of the form in the request."""
-        return cls(**forms.field_texts(fields, cls.__slots__, MAX_NAME))
+        return cls(**page_request.field_texts(fields, cls.__slots__))
 
     @property
     def name(self) -> str:
@@ -99,7 +99,7 @@ def sign_in() -> Response:
     """Sign the visitor in, and redirect to the page that the visitor asked for."""
     form = SignInForm.from_fields(request.form)
     try:
-        forms.check_form()
+        page_request.check_form()
     except Forbidden as error:
         return _form_page(form, error.detail, HTTPStatus.FORBIDDEN)
     # the form has a field for the password and one for the secret of an application credential; visitors fill
@@ -143,26 +143,26 @@ def sign_in() -> Response:
     # the attempts of the address still count, because an attacker with an account could otherwise reset them
     service.database.write(lambda tx: sessions.forget_attempts(tx, who))
     # each session has a new secret, so that a secret which an attacker has put into the browser is worthless
-    before = forms.secret_of(request.environ, forms.COOKIE)
+    before = page_request.secret_of(request.environ, page_request.COOKIE)
     if before is not None:
         admission.end_session(service, before)
     session = admission.begin_session(service, access)
     answer = _redirect_to(_next_page(request.args.get("next", "")))
-    forms.keep_secret(answer, session.secret)
+    page_request.keep_secret(answer, session.secret)
     return answer
 
 
 @blueprint.post("/console/sign-out")
 def sign_out() -> Response:
     """End the session of the visitor."""
-    forms.check_form()
-    secret = forms.secret_of(request.environ, forms.COOKIE)
+    page_request.check_form()
+    secret = page_request.secret_of(request.environ, page_request.COOKIE)
     if secret is not None:
         service = service_of(request.environ)
         service.prepare_database()
         admission.end_session(service, secret)
     answer = _redirect_to(admission.SIGN_IN)
-    forms.forget_secret(answer)
+    page_request.forget_secret(answer)
     return answer
 
 

@@ -168,7 +168,7 @@ def abandon_adoption(
         if relations.is_transactional(conn):
             # our tables are locked before their content is compared, because a write after the comparison
             # would be lost
-            relations.lock_tables(conn, own_table_names(_table_names(conn)))
+            relations.lock_tables(conn, own_table_names(conn))
             outcome = _resolve_changes(conn, owner, way)
             restore_stock(conn)
             return outcome
@@ -188,7 +188,7 @@ def _by_steps(
         relations.commit_step(conn)
     outcome = AbandonOutcome()
     if record.way != adoption.CARRIED:
-        relations.rename_tables(conn, {name: ASIDE + name for name in own_table_names(_table_names(conn))})
+        relations.rename_tables(conn, {name: ASIDE + name for name in own_table_names(conn)})
         # a second run without an option treats the changes in the way that the first run has recorded
         chosen = AbandonWay(record.way) if way is AbandonWay.REFUSE else way
         try:
@@ -204,10 +204,6 @@ def _by_steps(
         relations.commit_step(conn)
     restore_stock(conn, ASIDE)
     return outcome
-
-
-def _table_names(conn: sa.Connection) -> set[str]:
-    return set(sa.inspect(conn).get_table_names())
 
 
 def _resolve_changes(
@@ -261,7 +257,7 @@ stands for the number of rows.
 def _lost_content(conn: sa.Connection, prefix: str) -> list[str]:
     """Return a note for each of our tables that has rows and no equivalent in OpenStack Placement."""
     # a database of an older revision does not have all of these tables
-    present = _table_names(conn)
+    present = relations.table_names(conn)
     counts = {
         table: conn.execute(sa.select(sa.func.count()).select_from(sa.table(prefix + table))).scalar_one()
         for table in _LOST_NOTES

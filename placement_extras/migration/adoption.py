@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import sqlalchemy as sa
@@ -21,7 +21,6 @@ from placement.db.database import WriteTransaction
 from placement.exceptions import Conflict, ServiceError, Unavailable
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.migration import importer, relations
-from placement_extras.migration.content import TallyComparison
 from placement_extras.migration.importer import ImportOutcome
 from placement_extras.migration.stock_database import StockContent, StockTables, open_source, read_stock
 
@@ -66,14 +65,14 @@ def adopt_database(
             with _source_snapshot(url, conn, "", owner) as source:
                 importer.examine_source(source, skip_orphans=skip_orphans)
         elif record.stage in (AdoptionStage.ADOPTED, AdoptionStage.DROPPING):
-            return ImportOutcome(False, TallyComparison())
+            return ImportOutcome(False, {})
         elif record.stage is AdoptionStage.ABANDONING:
             # an abandonment has already carried the changes back to the old tables, so our tables are
             # obsolete
             if record.way == adoption.CARRIED:
                 raise Unavailable(adoption.explain_adoption(None, record) or "")
             cancel_abandonment(conn, record)
-            return ImportOutcome(False, TallyComparison())
+            return ImportOutcome(False, {})
         adoption.write(conn, record)
         relations.commit_step(conn)
         try:
@@ -118,7 +117,7 @@ def require_move_rights(conn: sa.Connection) -> None:
         *(ASIDE + name for name in OURS),
         *(set(OURS) - set(STOCK)),
     }
-    if taken := sorted(needed & set(sa.inspect(conn).get_table_names())):
+    if taken := sorted(needed & relations.table_names(conn)):
         raise Conflict(
             f"The database holds tables of another program under names that are needed: {', '.join(taken)}."
             " Nothing is changed. Rename them, or move them to another database."
@@ -134,7 +133,7 @@ def _move_tables(
     *,
     skip_orphans: bool,
 ) -> ImportOutcome:
-    present = set(sa.inspect(conn).get_table_names())
+    present = relations.table_names(conn)
     # perhaps an interrupted run has already renamed some of the tables
     ahead = [name for name in STOCK if name in present and KEPT + name not in present]
     # if a worker of the old service still runs, its requests wait for this lock, and fail after the renames
@@ -167,7 +166,7 @@ def _source_snapshot(
 
 def cancel_abandonment(conn: sa.Connection, record: AdoptionRecord) -> None:
     """Undo the renames of an abandonment, and record that the database is adopted."""
-    present = set(sa.inspect(conn).get_table_names())
+    present = relations.table_names(conn)
     relations.rename_tables(conn, {ASIDE + name: name for name in OURS if ASIDE + name in present})
     adoption.write(conn, AdoptionRecord(AdoptionStage.ADOPTED, record.revision))
     relations.commit_step(conn)
@@ -178,49 +177,42 @@ def restore_stock(conn: sa.Connection, prefix: str = "") -> None:
 
     :param prefix: prefix of the names of our tables.
     """
-    present = set(sa.inspect(conn).get_table_names())
+    present = relations.table_names(conn)
     relations.drop_tables(
         conn,
-        (prefix + name for name in OURS if prefix + name in present) if prefix else own_table_names(present),
+        (prefix + name for name in OURS if prefix + name in present) if prefix else own_table_names(conn),
     )
     relations.rename_tables(conn, {KEPT + name: name for name in STOCK if KEPT + name in present})
     adoption.remove(conn)
 
 
-def own_table_names(present: set[str]) -> list[str]:
-    """Return the names in ``present`` that belong to our tables.
+def own_table_names(conn: sa.Connection) -> list[str]:
+    """Return the names of our tables in the database.
 
     Some of our tables have the same names as tables of OpenStack Placement. A table with such a name is ours
     if the table of OpenStack Placement is kept under its name with the prefix.
     """
+    present = relations.table_names(conn)
     return [name for name in OURS if name in present and (name not in STOCK or KEPT + name in present)]
 
 
-@dataclass(frozen=True, slots=True)
-class KeptTable:
-    """A table of OpenStack Placement that the adoption has kept, with the number of its rows."""
-
-    name: str
-    rows: int
-
-
-def list_kept_tables(url: str) -> Sequence[KeptTable]:
-    """List the kept tables of OpenStack Placement, in order of their names.
+def count_kept_rows(url: str) -> dict[str, int]:
+    """Return the numbers of rows of the kept tables of OpenStack Placement, in order of the tables' names.
 
     :raises Conflict: the database was not adopted, or an adoption or abandonment is not complete.
     """
     with migration.exclusive_connection(url) as conn:
         _adoption_record(conn)
-        return [
-            KeptTable(name, conn.execute(sa.select(sa.func.count()).select_from(sa.table(name))).scalar_one())
+        return {
+            name: conn.execute(sa.select(sa.func.count()).select_from(sa.table(name))).scalar_one()
             for name in sorted(_kept_names(conn))
-        ]
+        }
 
 
 def drop_stock(url: str) -> Sequence[str]:
     """Remove the kept tables of OpenStack Placement for good; return their names.
 
-    :raises Conflict: as for :func:`list_kept_tables`. The database is then unchanged.
+    :raises Conflict: as for :func:`count_kept_rows`. The database is then unchanged.
     :raises Unavailable: the database does not answer, or another program uses one of the tables.
     """
     with migration.exclusive_connection(url) as conn:

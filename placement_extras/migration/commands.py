@@ -15,7 +15,7 @@ from placement.maintenance.sync import incomplete_owner
 from placement_extras.migration import abandonment, importer
 from placement_extras.migration import adoption as adoption_move
 from placement_extras.migration.abandonment import AbandonWay
-from placement_extras.migration.content import TallyComparison
+from placement_extras.migration.content import TallyPairs
 from placement_extras.migration.stock_database import open_source
 
 LOG = logging.getLogger(__name__)
@@ -26,9 +26,8 @@ _MAX_URL: Final = 64 * 1024
 _STANDARD_INPUT: Final = "-"
 
 
-def add_adopt_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``db adopt``."""
-    parser.add_argument("--dry-run", action="store_true", help="check the database and write nothing")
+def _add_move_arguments(parser: ArgumentParser, checked: str) -> None:
+    parser.add_argument("--dry-run", action="store_true", help=f"check {checked} and write nothing")
     parser.add_argument(
         "--skip-orphans",
         action="store_true",
@@ -37,8 +36,11 @@ def add_adopt_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def add_abandon_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``db abandon``."""
+def _add_adopt_arguments(parser: ArgumentParser) -> None:
+    _add_move_arguments(parser, "the database")
+
+
+def _add_abandon_arguments(parser: ArgumentParser) -> None:
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument(
         "--carry-back",
@@ -48,8 +50,7 @@ def add_abandon_arguments(parser: ArgumentParser) -> None:
     ways.add_argument("--discard", action="store_true", help="drop the changes since the adoption")
 
 
-def add_drop_stock_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``db drop-stock``."""
+def _add_drop_stock_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--yes",
         action="store_true",
@@ -70,17 +71,17 @@ def run_adopt(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     outcome = adoption_move.adopt_database(
         url, owner, conf.placement.additional_resource_classes, skip_orphans=arguments.skip_orphans
     )
-    print(describe_adoption(outcome))
+    print(_describe_adoption(outcome))
     return 0
 
 
-def describe_adoption(outcome: importer.ImportOutcome) -> str:
+def _describe_adoption(outcome: importer.ImportOutcome) -> str:
     """Describe an adoption to the operator: a table of the rows, notes, and the command that undoes it."""
     if not outcome.copied:
         return "The database is adopted already."
     return "\n".join(
         (
-            comparison_text(outcome.comparison),
+            _comparison_text(outcome.comparison),
             *outcome.notes,
             "The database is adopted. The old tables are kept as stock_*;"
             " 'placement-manage db abandon' goes back to them.",
@@ -88,13 +89,13 @@ def describe_adoption(outcome: importer.ImportOutcome) -> str:
     )
 
 
-def comparison_text(comparison: TallyComparison) -> str:
+def _comparison_text(comparison: TallyPairs) -> str:
     """Return a table with the numbers and sums of rows in the source and in our database."""
     return table_text(
         ("Content", "Rows there", "Rows here", "Sum there", "Sum here"),
         [
             (title, there.rows, here.rows, there.total, here.total)
-            for title, (there, here) in comparison.pairs.items()
+            for title, (there, here) in comparison.items()
         ],
     )
 
@@ -117,7 +118,7 @@ def take_over(conf: cfg.ConfigOpts) -> str | None:
     except Conflict as error:
         raise Unavailable(f"The database cannot be adopted: {error}") from error
     LOG.info("The database of OpenStack Placement was adopted")
-    return describe_adoption(outcome)
+    return _describe_adoption(outcome)
 
 
 def _is_stock(found: migration.FoundDatabase) -> bool:
@@ -152,7 +153,8 @@ def run_drop_stock(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     """
     url = conf.placement_database.connection
     if not arguments.yes:
-        kept = "".join(f"  {each.name}: {each.rows} rows\n" for each in adoption_move.list_kept_tables(url))
+        counts = adoption_move.count_kept_rows(url)
+        kept = "".join(f"  {name}: {rows} rows\n" for name, rows in counts.items())
         raise Conflict(
             f"These tables would be removed:\n{kept}"
             "Without them 'placement-manage db abandon' cannot go back to OpenStack Placement any more."
@@ -164,8 +166,7 @@ def run_drop_stock(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     return 0
 
 
-def add_import_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``import``."""
+def _add_import_arguments(parser: ArgumentParser) -> None:
     named = parser.add_mutually_exclusive_group(required=True)
     named.add_argument(
         "source",
@@ -177,13 +178,7 @@ def add_import_arguments(parser: ArgumentParser) -> None:
     named.add_argument(
         "--source-file", metavar="FILE", help="file with the URL of the database; '-' for standard input"
     )
-    parser.add_argument("--dry-run", action="store_true", help="check both databases and write nothing")
-    parser.add_argument(
-        "--skip-orphans",
-        action="store_true",
-        help="leave out rows that refer to a missing resource provider, resource class, trait or aggregate;"
-        " without this option the command refuses them",
-    )
+    _add_move_arguments(parser, "both databases")
 
 
 def run_import(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
@@ -206,7 +201,7 @@ def run_import(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
             conf.placement.additional_resource_classes,
             skip_orphans=arguments.skip_orphans,
         )
-    print(comparison_text(outcome.comparison))
+    print(_comparison_text(outcome.comparison))
     print(*outcome.notes, "All is imported." if outcome.copied else "All of it was there already.", sep="\n")
     return 0
 
@@ -234,8 +229,8 @@ def _source_url(arguments: Namespace) -> str:
 
 
 COMMANDS: Final = (
-    ManageCommand("db adopt", run_adopt, add_adopt_arguments),
-    ManageCommand("db abandon", run_abandon, add_abandon_arguments),
-    ManageCommand("db drop-stock", run_drop_stock, add_drop_stock_arguments),
-    ManageCommand("import", run_import, add_import_arguments),
+    ManageCommand("db adopt", run_adopt, _add_adopt_arguments),
+    ManageCommand("db abandon", run_abandon, _add_abandon_arguments),
+    ManageCommand("db drop-stock", run_drop_stock, _add_drop_stock_arguments),
+    ManageCommand("import", run_import, _add_import_arguments),
 )

@@ -7,7 +7,7 @@ compared. Each difference is described with names and uuids.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -133,27 +133,22 @@ def own_content(conn: sa.Connection, prefix: str = "") -> DatabaseContent:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TallyComparison:
-    """The numbers and sums of rows in two databases, as pairs by title. The source comes first in a pair."""
+TallyPairs = Mapping[str, tuple[RowTally, RowTally]]
+"""The numbers and sums of rows in two databases, as pairs by title. The source comes first in a pair."""
 
-    pairs: Mapping[str, tuple[RowTally, RowTally]] = field(default_factory=dict)
 
-    @classmethod
-    def of_tallies(cls, source: Mapping[str, RowTally], target: Mapping[str, RowTally]) -> TallyComparison:
-        """Pair the numbers and sums of two databases by title; a missing title counts as zero."""
-        nothing = RowTally()
-        return cls(
-            {
-                title: (source.get(title, nothing), target.get(title, nothing))
-                for title in dict.fromkeys((*source, *target))
-            }
-        )
+def pair_tallies(source: Mapping[str, RowTally], target: Mapping[str, RowTally]) -> TallyPairs:
+    """Pair the numbers and sums of two databases by title; a missing title counts as zero."""
+    nothing = RowTally()
+    return {
+        title: (source.get(title, nothing), target.get(title, nothing))
+        for title in dict.fromkeys((*source, *target))
+    }
 
-    @property
-    def different_titles(self) -> list[str]:
-        """The titles with different numbers or sums of rows in the two databases."""
-        return [title for title, (source, target) in self.pairs.items() if source != target]
+
+def different_titles(pairs: TallyPairs) -> list[str]:
+    """Return the titles with different numbers or sums of rows in the two databases."""
+    return [title for title, (source, target) in pairs.items() if source != target]
 
 
 ContentKey = tuple[str, ...]

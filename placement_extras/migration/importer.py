@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -24,8 +24,10 @@ from placement_extras.migration.content import (
     BATCH_ROWS,
     DatabaseContent,
     RowTally,
-    TallyComparison,
+    TallyPairs,
+    different_titles,
     own_content,
+    pair_tallies,
 )
 from placement_extras.migration.stock_database import StockContent, canonical_uuid
 
@@ -33,37 +35,25 @@ from placement_extras.migration.stock_database import StockContent, canonical_uu
 _MAX_AMOUNT: Final = 2**31 - 1
 
 
-def find_refusals(source: StockContent) -> list[str]:
+def _find_refusals(source: StockContent) -> list[str]:
     """Describe each item of the source that our tables cannot hold.
 
     Current releases of OpenStack Placement do not write such items. The items come from old releases and
     manual SQL.
     """
-    providers = _provider_names(source)
+    conn, p = source.conn, source.tables.providers.c
+    providers = [(uuid, name) for uuid, name in conn.execute(sa.select(p.uuid, p.name).order_by(p.id))]
+    # only consumers with allocations and aggregates with members are copied
+    consumers = conn.execute(sa.select(source.queries["consumers"].subquery().c.uuid)).scalars().all()
+    listed = source.queries["provider_aggregates"].subquery().c.aggregate
+    aggregates = conn.execute(sa.select(listed).distinct()).scalars().all()
     return [
         *_check_spellings("resource provider", (uuid for uuid, _ in providers)),
         *_check_names(providers),
-        *_check_spellings("consumer", _consumer_uuids(source)),
-        *_check_spellings("aggregate", _aggregate_uuids(source)),
+        *_check_spellings("consumer", chain(consumers, source.unknown_consumers)),
+        *_check_spellings("aggregate", aggregates),
         *_check_amounts(source),
     ]
-
-
-def _provider_names(source: StockContent) -> list[tuple[str, str | None]]:
-    p = source.tables.providers.c
-    return [(uuid, name) for uuid, name in source.conn.execute(sa.select(p.uuid, p.name).order_by(p.id))]
-
-
-def _consumer_uuids(source: StockContent) -> Iterator[str]:
-    """Yield the uuids of all consumers with allocations, as the source spells them."""
-    yield from source.conn.execute(sa.select(source.queries["consumers"].subquery().c.uuid)).scalars()
-    yield from source.unknown_consumers
-
-
-def _aggregate_uuids(source: StockContent) -> Iterator[str]:
-    """Yield the uuids of all aggregates with members, without dashes and in lower case."""
-    listed = source.queries["provider_aggregates"].subquery()
-    yield from source.conn.execute(sa.select(listed.c.aggregate).distinct()).scalars()
 
 
 def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
@@ -126,7 +116,7 @@ class ImportOutcome:
     """
 
     copied: bool
-    comparison: TallyComparison
+    comparison: TallyPairs
     notes: Sequence[str] = ()
 
 
@@ -137,7 +127,7 @@ def examine_source(source: StockContent, *, skip_orphans: bool = False) -> list[
     :raises Conflict: an item cannot be copied. The message describes this item.
     """
     roots = _tree_roots(source)
-    if refused := find_refusals(source):
+    if refused := _find_refusals(source):
         raise Conflict(
             "The source holds content that cannot be taken over; nothing is changed. Repair it there, by the"
             f" old service or by SQL, then try again:\n{shorten_list(refused)}"
@@ -150,7 +140,7 @@ def examine_source(source: StockContent, *, skip_orphans: bool = False) -> list[
         )
     corrected = {
         provider_id
-        for provider_id, root in source.stored_roots().items()
+        for provider_id, root in source.provider_links("root_provider_id").items()
         if root != (roots.of[provider_id] or provider_id)
     }
     # rows that old releases have written lack a root until an operator runs 'placement-manage db
@@ -169,7 +159,7 @@ def examine_source(source: StockContent, *, skip_orphans: bool = False) -> list[
 
 
 def _tree_roots(source: StockContent) -> TreeRoots:
-    roots = find_roots(source.provider_parents())
+    roots = find_roots(source.provider_links("parent_provider_id"))
     for ids, what in (
         (roots.orphans, "have a parent that does not exist"),
         (roots.loops, "are below themselves"),
@@ -199,7 +189,7 @@ def check_target(conn: sa.Connection, source: StockContent) -> bool:
     ours = own_content(conn)
     # sums are compared first, because the database computes them fast, and the title of a sum shows where the
     # difference is
-    differences = TallyComparison.of_tallies(source.row_tallies(), ours.row_tallies()).different_titles
+    differences = different_titles(pair_tallies(source.row_tallies(), ours.row_tallies()))
     if not differences:  # tables with different rows can have equal sums
         differences = _different_tables(source, ours)
     if differences:
@@ -251,7 +241,7 @@ def copy(
     _copy(tx, source)
     comparison = _compare_tallies(source, tx.conn)
     # contents are compared before the transaction ends, so that a faulty copy is rolled back
-    differences = comparison.different_titles or _different_tables(source, own_content(tx.conn))
+    differences = different_titles(comparison) or _different_tables(source, own_content(tx.conn))
     if differences:
         raise Conflict(f"The copy differs from the source; nothing is changed:\n{shorten_list(differences)}")
     return ImportOutcome(True, comparison, notes)
@@ -263,14 +253,14 @@ def _different_tables(source: StockContent, own_rows: DatabaseContent) -> list[s
     return [name for name in mine if mine[name] != theirs[name]]
 
 
-def _compare_tallies(source: StockContent, conn: sa.Connection) -> TallyComparison:
+def _compare_tallies(source: StockContent, conn: sa.Connection) -> TallyPairs:
     own_rows = own_content(conn)
-    pairs = dict(TallyComparison.of_tallies(source.row_tallies(), own_rows.row_tallies()).pairs)
+    pairs = dict(pair_tallies(source.row_tallies(), own_rows.row_tallies()))
     for table, present in ((resource_classes, own_rows.classes), (traits, own_rows.traits)):
         wanted = {row["name"] for row in source.rows(table.name)}
         title = f"{table.name.replace('_', ' ')} (by name)"
         pairs[title] = (RowTally(len(wanted)), RowTally(len(wanted & set(present.values()))))
-    return TallyComparison(pairs)
+    return pairs
 
 
 def _copy(tx: WriteTransaction, source: StockContent) -> None:

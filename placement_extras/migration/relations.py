@@ -106,6 +106,11 @@ def is_transactional(conn: sa.Connection) -> bool:
     return conn.dialect.name in ("sqlite", "postgresql")
 
 
+def table_names(conn: sa.Connection) -> set[str]:
+    """Return the names of all tables in the database."""
+    return set(sa.inspect(conn).get_table_names())
+
+
 def lock_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
     """Lock tables against reads and writes until the transaction ends.
 
@@ -144,7 +149,7 @@ def rename_tables(conn: sa.Connection, names: Mapping[str, str]) -> None:
     """
     if not names:
         return
-    if conn.dialect.name in ("sqlite", "postgresql"):
+    if is_transactional(conn):
         for old, new in names.items():
             if conn.dialect.name == "postgresql":
                 _rename_belongings(conn, old, new)

@@ -148,19 +148,11 @@ class StockContent(DatabaseContent):
         found[CONSUMERS] = RowTally(listed.rows + len(self.unknown_consumers), listed.total)
         return found
 
-    def provider_parents(self) -> dict[int, int | None]:
-        """Return the id of each provider's parent, by the id of the provider; None for a root."""
-        p = self.tables.providers
-        query = sa.select(p.c.id, p.c.parent_provider_id)
+    def provider_links(self, column: str) -> dict[int, int | None]:
+        """Return a column with ids of other providers, such as parents, by the id of the provider."""
+        p = self.tables.providers.c
         # dict() would do the same, but mypy does not accept rows as pairs
-        return {provider_id: parent for provider_id, parent in self.conn.execute(query)}  # noqa: C416
-
-    def stored_roots(self) -> dict[int, int | None]:
-        """Return the stored id of each provider's root, by the id of the provider; None if none is stored."""
-        p = self.tables.providers
-        query = sa.select(p.c.id, p.c.root_provider_id)
-        # dict() would do the same, but mypy does not accept rows as pairs
-        return {provider_id: root for provider_id, root in self.conn.execute(query)}  # noqa: C416
+        return {row_id: other for row_id, other in self.conn.execute(sa.select(p.id, p[column]))}  # noqa: C416
 
     def ownerless_consumers(self) -> list[str]:
         """Return uuids of consumers with allocations that refer to a missing project or user."""

@@ -8,25 +8,28 @@ from typing import Any
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from placement_extras.openstack.requests import add_repeated, parse_pairs, send_request
+from placement_extras.openstack.requests import (
+    ShownTable,
+    UuidCommand,
+    add_repeated,
+    parse_pairs,
+    send_request,
+)
 
-TableRow = tuple[Any, ...]
-ShownTable = tuple[tuple[str, ...], list[TableRow]]
+
+class _ProviderCommand(UuidCommand):
+    noun = "resource provider"
 
 
-class ListAttributes(command.Lister):
+class ListAttributes(_ProviderCommand, command.Lister):
     """List the attributes of a resource provider."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        return _with_uuid(super().get_parser(prog_name))
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
         """Show the attributes."""
         return _attributes_table(send_request(self, "GET", _attributes_path(parsed_args)))
 
 
-class SetProviderAttributes(command.Lister):
+class SetProviderAttributes(_ProviderCommand, command.Lister):
     """Set attributes of a resource provider. All its other attributes stay unchanged.
 
     A value of --attribute that looks like a number is stored as a number. A value of --text is always stored
@@ -37,7 +40,7 @@ class SetProviderAttributes(command.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
-        parser = _with_uuid(super().get_parser(prog_name))
+        parser = super().get_parser(prog_name)
         add_repeated(parser, "--attribute", "<name>=<value>", "Attribute to set")
         add_repeated(
             parser,
@@ -60,12 +63,12 @@ class SetProviderAttributes(command.Lister):
         return _replace(self, parsed_args, present, {**present["attributes"], **given})
 
 
-class UnsetAttributes(command.Lister):
+class UnsetAttributes(_ProviderCommand, command.Lister):
     """Remove attributes of a resource provider."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
-        parser = _with_uuid(super().get_parser(prog_name))
+        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--attribute",
             metavar="<name>",
@@ -82,11 +85,6 @@ class UnsetAttributes(command.Lister):
             name: value for name, value in present["attributes"].items() if name not in parsed_args.attribute
         }
         return _replace(self, parsed_args, present, left)
-
-
-def _with_uuid(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("uuid", metavar="<uuid>", help="UUID of the resource provider")
-    return parser
 
 
 def _attributes_path(parsed_args: argparse.Namespace) -> str:

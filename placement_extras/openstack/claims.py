@@ -11,13 +11,17 @@ from osc_lib.command import command
 from placement_extras.openstack.arguments import (
     add_on_end,
     add_request_arguments,
+    add_topology,
     given_fields,
     request_fields,
 )
-from placement_extras.openstack.flavors import add_topology, given_topology
 from placement_extras.openstack.requests import (
     HostNames,
     ProviderAmounts,
+    ShownObject,
+    ShownTable,
+    TableRow,
+    UuidCommand,
     amounts_text,
     print_warnings,
     request_extension,
@@ -34,8 +38,6 @@ CLAIM_COLUMNS: Final = (
     *("consumer", "generation", "expires_at"),
 )
 """The columns of a claim and of its alternates, which are choices on other hosts."""
-
-TableRow = tuple[Any, ...]
 
 
 class CreateClaim(command.Lister):
@@ -121,14 +123,13 @@ class CreateClaim(command.Lister):
         parser.add_argument("--dry-run", action="store_true", help="Show the claim without making it")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
         """Claim, and show the allocations."""
         claim = {
             **request_fields(self, parsed_args),
             "consumer_uuid": parsed_args.uuid or str(uuid.uuid4()),
             "consumer_generation": parsed_args.generation,
             "consumer_type": parsed_args.consumer_type,
-            **given_topology(parsed_args),
             **given_fields(parsed_args, "alternates", "expires_in"),
         }
         if parsed_args.group is not None:
@@ -163,19 +164,17 @@ class CreateClaim(command.Lister):
         return CLAIM_COLUMNS, rows
 
 
-class ShowClaim(command.ShowOne):
+class _ClaimCommand(UuidCommand):
+    noun = "consumer"
+
+
+class ShowClaim(_ClaimCommand, command.ShowOne):
     """Show a claim that expires or ends: its resources, and the reservation from which it has taken them.
 
     The field "allocations" has a line for each resource provider.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("uuid", metavar="<uuid>", help="UUID of the consumer")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownObject:
         """Show the claim."""
         claim = send_request(self, "GET", f"{_CLAIMS}/{parsed_args.uuid}")["claim"]
         names = HostNames(self)
@@ -191,7 +190,7 @@ class ShowClaim(command.ShowOne):
         )
 
 
-class ConfirmClaim(command.ShowOne):
+class ConfirmClaim(_ClaimCommand, command.ShowOne):
     """Confirm a claim. A confirmed claim does not expire, or expires at a new time with --expires-in.
 
     A claim that has already expired cannot be confirmed.
@@ -199,8 +198,7 @@ class ConfirmClaim(command.ShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("uuid", metavar="<uuid>", help="UUID of the consumer")
+        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--generation",
             metavar="<number>",
@@ -211,7 +209,7 @@ class ConfirmClaim(command.ShowOne):
         _add_expires_in(parser, "Seconds from now after which the claim expires (default: never)")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownObject:
         """Confirm the claim with the given generation, or with the current generation if none is given."""
         generation = _claim_generation(self, parsed_args)
         body = {"consumer_generation": generation, **given_fields(parsed_args, "expires_in")}
@@ -220,7 +218,7 @@ class ConfirmClaim(command.ShowOne):
         return columns, (claim["consumer_uuid"], claim["consumer_generation"], claim["expires_at"])
 
 
-class SetClaim(command.ShowOne):
+class SetClaim(_ClaimCommand, command.ShowOne):
     """Change the end time of a claim, or what happens to its guest at that time.
 
     The claim keeps its host and its resources. If other claims or reservations need these resources before
@@ -229,8 +227,7 @@ class SetClaim(command.ShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("uuid", metavar="<uuid>", help="UUID of the consumer")
+        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--generation",
             metavar="<number>",
@@ -249,7 +246,7 @@ class SetClaim(command.ShowOne):
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownObject:
         """Change the end time with the given generation, or with the current generation if none is given."""
         changes = given_fields(parsed_args, "ends_at", "on_end")
         if not changes:

@@ -11,17 +11,20 @@ from typing import Any, Final
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from placement_extras.openstack.flavors import (
+from placement_extras.openstack.arguments import (
     add_flavor_arguments,
+    add_query_version,
     add_source_arguments,
     add_topology,
     flavor_of_options,
-    given_strict,
-    given_topology,
+    given_fields,
     read_flavor,
+    reading_fields,
     request_source,
 )
 from placement_extras.openstack.requests import (
+    ShownTable,
+    TableRow,
     add_repeated,
     amounts_text,
     parse_pairs,
@@ -35,7 +38,6 @@ _CAPACITY: Final = "/ext/v1/capacity"
 _UNNAMED_FLAVOR: Final = "guest"
 """Name that the table shows for a flavor without a name."""
 
-TableRow = tuple[Any, ...]
 AnswerParts = Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Iterable[TableRow]]]]
 """The parts of an answer that a table can show. Each part has its columns, and a function that makes its
 rows.
@@ -68,9 +70,9 @@ class ExplainAllocationCandidates(command.Lister):
         _add_options(parser, _EXPLANATION_PARTS, "the query")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
         """Print the summary, and show the part as a table."""
-        body = {**request_source(parsed_args), **given_topology(parsed_args)}
+        body = {**request_source(parsed_args), **given_fields(parsed_args, "topology")}
         answer = _send_query(self, _EXPLANATIONS, body, parsed_args)
         print(f"{answer['summary']}.", file=self.app.stderr)
         print_warnings(self, answer.get("warnings", ()))
@@ -148,12 +150,11 @@ class ShowCapacity(command.Lister):
         _add_options(parser, _CAPACITY_PARTS, "the queries")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
         """Show the wanted part as a table; print the numbers of guests together and of drained consumers."""
         body: dict[str, Any] = {"flavors": [], "excluded_hosts": root_uuids(self, parsed_args.excluded_host)}
         body |= {"drain": True} if parsed_args.drain or parsed_args.part in _DRAIN_PARTS else {}
-        if parsed_args.maintenance is not None:
-            body["maintenance"] = parsed_args.maintenance
+        body |= given_fields(parsed_args, "maintenance")
         body |= {"moves": True} if parsed_args.part == "moves" else {}
         for flavor in parsed_args.flavor:
             name, found, query = flavor.partition("=")
@@ -186,7 +187,7 @@ class ShowCapacity(command.Lister):
                 "--part shortages cannot be combined with --topology: leave out one of the two."
             )
         for each in body["flavors"]:
-            each.update(given_topology(parsed_args))
+            each.update(given_fields(parsed_args, "topology"))
         answer = _send_query(self, _CAPACITY, body, parsed_args)
         for each in answer["flavors"]:
             print_warnings(self, [f"{each['name']}: {warning}" for warning in each.get("warnings", ())])
@@ -218,7 +219,7 @@ class ShowCapacity(command.Lister):
         return columns, [tuple(row) for each in about for row in rows(each)]
 
 
-def _add_options(parser: argparse.ArgumentParser, parts: AnswerParts, queries_are: str) -> None:
+def _add_options(parser: argparse.ArgumentParser, parts: AnswerParts, queries: str) -> None:
     """Add the options --part and --query-version; the first of ``parts`` is the default of --part."""
     usual, *_ = parts
     parser.add_argument(
@@ -227,20 +228,14 @@ def _add_options(parser: argparse.ArgumentParser, parts: AnswerParts, queries_ar
         default=usual,
         help=f"Part of the answer that the table shows (default: {usual})",
     )
-    parser.add_argument(
-        "--query-version",
-        metavar="<version>",
-        help=f"Placement microversion that defines the syntax of {queries_are} (default: the newest)",
-    )
+    add_query_version(parser, queries)
 
 
 def _send_query(
     asking: command.Command, path: str, body: Mapping[str, Any], parsed_args: argparse.Namespace
 ) -> Any:
     """Send a request with the options that all commands share, and return the answer."""
-    version = parsed_args.query_version
-    shown = {**body, **given_strict(parsed_args), **({} if version is None else {"microversion": version})}
-    return request_extension(asking, "POST", path, json=shown)
+    return request_extension(asking, "POST", path, json={**body, **reading_fields(parsed_args)})
 
 
 def _flavor_rows(flavor: Mapping[str, Any]) -> Iterable[TableRow]:

@@ -4,7 +4,7 @@ import argparse
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import parse_qs, urlsplit
 
 from cliff.columns import FormattableColumn
@@ -14,6 +14,25 @@ from osc_lib.command import command
 
 _TREES_VERSION: Final = "1.14"
 """First microversion that shows the root of a provider's tree, and has the filter ``in_tree``."""
+
+TableRow = tuple[Any, ...]
+ShownTable = tuple[tuple[str, ...], list[TableRow]]
+"""The columns and the rows that a command shows."""
+ShownObject = tuple[tuple[str, ...], TableRow]
+"""The columns and the values of one shown object."""
+
+
+class UuidCommand(command.Command):
+    """A command about one object, with the uuid of the object as its argument."""
+
+    noun: ClassVar[str]
+    """The noun of the object in the help text."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of the arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("uuid", metavar="<uuid>", help=f"UUID of the {self.noun}")
+        return parser
 
 
 def send_request(asking: command.Command, method: str, path: str, **options: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Commands of ``openstack`` for reservations and free windows, which osc-placement does not have."""
+"""Commands of ``openstack`` for reservations and free windows, which osc-placement does not have.
+
+Calendar programs can read the windows of a project at a secret address.
+"""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -14,14 +17,18 @@ from placement_extras.openstack.arguments import (
     add_on_end,
     add_place_arguments,
     add_request_arguments,
+    add_topology,
     given_fields,
     joint_fields,
     owner_fields,
 )
-from placement_extras.openstack.flavors import add_topology
 from placement_extras.openstack.requests import (
     HostNames,
     ProviderAmounts,
+    ShownObject,
+    ShownTable,
+    TableRow,
+    UuidCommand,
     amounts_text,
     parse_pairs,
     print_warnings,
@@ -35,6 +42,7 @@ from placement_extras.openstack.requests import (
 
 _RESERVATIONS: Final = "/ext/v1/reservations"
 _AVAILABILITY: Final = "/ext/v1/availability"
+_CALENDAR: Final = "/ext/v1/reservation_calendar"
 _PAGE_SIZE: Final = 1000  # number of reservations in an answer; the service allows no larger number
 RESERVATION_COLUMNS: Final = (
     "uuid",
@@ -64,8 +72,6 @@ AVAILABILITY_COLUMNS: Final = (
     *("host", "root_provider", "resources"),
 )
 """Columns of a free window. If a window is for several consumers, each consumer has a line."""
-
-TableRow = tuple[Any, ...]
 
 
 class CreateReservation(command.ShowOne):
@@ -117,7 +123,7 @@ class CreateReservation(command.ShowOne):
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownObject:
         """Make the reservation, and return its columns and values."""
         host = parsed_args.maintenance_of
         body = {
@@ -166,7 +172,7 @@ class ListReservations(command.Lister):
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
         """List reservations, page by page."""
         asked = {"limit": _PAGE_SIZE, **given_fields(parsed_args, "project_id", "group", "state")}
         return _LISTED_COLUMNS, [
@@ -174,24 +180,24 @@ class ListReservations(command.Lister):
         ]
 
 
-class ShowReservation(command.ShowOne):
+class _ReservationCommand(UuidCommand):
+    noun = "reservation"
+
+
+class ShowReservation(_ReservationCommand, command.ShowOne):
     """Show a reservation, and the allocations that claims have not used yet."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        return _with_uuid(super().get_parser(prog_name))
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownObject:
         """Show the reservation."""
         return _reservation_columns(self, send_request(self, "GET", f"{_RESERVATIONS}/{parsed_args.uuid}"))
 
 
-class SetReservation(command.ShowOne):
+class SetReservation(_ReservationCommand, command.ShowOne):
     """Change a reservation: its end, its resources, whether it can move, or what happens to its guests."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
-        parser = _with_uuid(super().get_parser(prog_name))
+        parser = super().get_parser(prog_name)
         _add_expiry(parser, is_required=False)
         add_on_end(parser, f"{_ON_END_HELP} (default: as before)")
         parser.add_argument(
@@ -221,7 +227,7 @@ class SetReservation(command.ShowOne):
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownObject:
         """Write the changes with the current generation."""
         changes = {**_expiry_fields(parsed_args), **given_fields(parsed_args, "on_end", "movable")}
         if not changes and not parsed_args.keep:
@@ -237,12 +243,8 @@ class SetReservation(command.ShowOne):
         return _reservation_columns(self, send_request(self, "PUT", path, json=body))
 
 
-class DeleteReservation(command.Command):
+class DeleteReservation(_ReservationCommand):
     """Delete a reservation, and the allocations that claims have not used yet."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        return _with_uuid(super().get_parser(prog_name))
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Delete the reservation."""
@@ -295,7 +297,7 @@ class ListAvailability(command.Lister):
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
         """List the windows; if there is no window, fail with the reason."""
         body = {
             **joint_fields(self, parsed_args),
@@ -324,9 +326,45 @@ class ListAvailability(command.Lister):
         return AVAILABILITY_COLUMNS, rows
 
 
-def _with_uuid(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("uuid", metavar="<uuid>", help="UUID of the reservation")
-    return parser
+class _CalendarCommand(command.Command):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("--project-id", metavar="<project>", help="The project (default: your project)")
+        return parser
+
+
+class CreateCalendar(_CalendarCommand, command.ShowOne):
+    """Make a secret address, at which calendar programs can read the windows of a project without a token.
+
+    The address is shown only now. A former address of the project is revoked.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownObject:
+        """Make the address."""
+        asked = given_fields(parsed_args, "project_id")
+        return _calendar_columns(request_extension(self, "POST", _CALENDAR, params=asked))
+
+
+class ShowCalendar(_CalendarCommand, command.ShowOne):
+    """Show when the calendar address of a project was made."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownObject:
+        """Show the address's project and time."""
+        asked = given_fields(parsed_args, "project_id")
+        return _calendar_columns(send_request(self, "GET", _CALENDAR, params=asked))
+
+
+class DeleteCalendar(_CalendarCommand):
+    """Revoke the calendar address of a project."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Revoke the address."""
+        send_request(self, "DELETE", _CALENDAR, params=given_fields(parsed_args, "project_id"))
+
+
+def _calendar_columns(answer: Any) -> ShownObject:
+    found = answer["calendar"]
+    return tuple(found), tuple(found.values())
 
 
 _ON_END_HELP: Final = (
@@ -440,9 +478,7 @@ class GuestLines(FormattableColumn[Sequence[Mapping[str, Any]]]):
         )
 
 
-def _reservation_columns(
-    asking: command.Command, answer: Mapping[str, Any]
-) -> tuple[tuple[str, ...], TableRow]:
+def _reservation_columns(asking: command.Command, answer: Mapping[str, Any]) -> ShownObject:
     reservation = answer["reservation"]
     names = HostNames(asking)
     # if claims use all resources of a window, only the field "claimed" still shows its hosts

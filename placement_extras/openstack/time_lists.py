@@ -9,6 +9,8 @@ from osc_lib.command import command
 from placement_extras.openstack.arguments import given_fields
 from placement_extras.openstack.requests import (
     HostNames,
+    ShownTable,
+    TableRow,
     read_pages,
     request_extension,
     root_uuids,
@@ -24,8 +26,6 @@ ENDING_COLUMNS: Final = (
 """The columns of a claim with an end time."""
 LIMIT_COLUMNS: Final = ("limit", "resource_class", "maximum", "used")
 """The columns of a limit on the reservations of a project."""
-
-TableRow = tuple[Any, ...]
 
 
 class ListTimeEvents(command.Lister):
@@ -133,7 +133,7 @@ class ListReservationLimits(command.Lister):
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
         """List the limits."""
         asked = given_fields(parsed_args, "project_id")
         found = request_extension(self, "GET", "/ext/v1/reservation_limits", params=asked)["limits"]

@@ -27,7 +27,6 @@ from placement_extras.planner.packing import (
     Free,
     Slot,
     Way,
-    fit_formula,
     fit_function,
     pack_guests,
 )
@@ -345,6 +344,24 @@ class CloudHosts:
                 shared = [each for each in sharing.with_tree(root).providers if each.id in self.sharing]
             yield tree, shared
 
+    def is_coupled(self, ways: FlavorFootprints, tree: HostTree) -> bool:
+        """Return whether a host uses sharing providers of other trees, or has a sharing provider."""
+        return ways.coupled or (bool(self.sharing) and any(each.id in self.sharing for each in tree.members))
+
+
+def worst_failure(
+    fit: FitBounds, left: Iterable[tuple[FitBounds, HostTree]]
+) -> tuple[Provider | None, FitBounds]:
+    """Return the root of the worst host, and the guests that fit without this host.
+
+    :param fit: the guests that fit on all hosts. If none fit, there is no worst host.
+    :param left: the guests that fit without a host, for each host that can be the worst.
+    """
+    if not fit.upper_bound:
+        return None, NONE
+    bounds, tree = min(left, key=lambda each: (each[0].lower_bound, each[1].root.id))
+    return tree.root, bounds
+
 
 def count_flavor(cloud: CloudHosts, request: CandidatesRequest) -> FlavorCapacity:
     """Return how many more guests of a flavor fit, if no guests of other flavors are added."""
@@ -357,8 +374,7 @@ class _FlavorCount:
     def __init__(self, cloud: CloudHosts, request: CandidatesRequest) -> None:
         self._cloud = cloud
         self._budget = cloud.budget
-        self._finder = FootprintFinder(cloud.snapshot, request, cloud.budget, pooled=True)
-        self._formulas: dict[FlavorFootprints, Callable[[Free], int] | None] = {}
+        self._finder = FootprintFinder(cloud.snapshot, request, cloud.budget)
         self._stranding = StrandedAmounts(cloud.budget)
         self._coupling = HostCoupling(self._finder, cloud.sharing, cloud.budget)
         self._coupled: list[CoupledHost] = []
@@ -368,20 +384,17 @@ class _FlavorCount:
 
     def run(self) -> FlavorCapacity:
         alone: list[tuple[HostTree, int, int]] = []
-        formulas = self._formulas
         for number, (tree, shared) in enumerate(self._cloud.hosts):
             if number % _TREES == 0:
                 self._budget.spend(_TREES)
             ways = self._finder.footprints_at(tree, shared)
-            if ways.coupled or self._shares_any(tree):
+            if self._cloud.is_coupled(ways, tree):
                 self._couple_host(tree, shared)
                 continue
             if not ways.ways:
                 continue
-            # ways of hosts with the same structure are one object, which is compared by identity
-            if ways not in formulas:
-                formulas[ways] = fit_formula(ways.ways)
-            formula, free = formulas[ways], ways.with_pools(tree.free)
+            # ways of hosts with the same structure are one object, so their formula is made once
+            formula, free = ways.formula, ways.with_pools(tree.free)
             if formula is not None:
                 fits = upper_bound = formula(free)
             else:
@@ -403,22 +416,16 @@ class _FlavorCount:
             tree, *most = max(alone, key=itemgetter(1))
             left.append((single - FitBounds(*most) + coupled, tree))
         fit = single + coupled
-        worst = (
-            min(left, key=lambda each: (each[0].lower_bound, each[1].root.id)) if fit.upper_bound else None
-        )
+        worst, without_worst = worst_failure(fit, left)
         return FlavorCapacity(
             fit=fit,
             hosts=self._open + len(alone) + self._full_hosts,
             candidate_hosts=self._open + len(alone),
-            worst=worst[1].root if worst else None,
-            without_worst=worst[0] if worst else NONE,
+            worst=worst,
+            without_worst=without_worst,
             by_aggregate=self._by_aggregate(alone),
             shortages=self._stranding.class_shortages(),
         )
-
-    def _shares_any(self, tree: HostTree) -> bool:
-        sharing = self._cloud.sharing
-        return bool(sharing) and any(each.id in sharing for each in tree.members)
 
     def _couple_host(self, tree: HostTree, shared: Sequence[Provider]) -> None:
         host = self._coupling.couple_host(tree, shared)

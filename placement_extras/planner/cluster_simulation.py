@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
@@ -25,7 +25,6 @@ from placement_extras.planner.packing import (
     Free,
     Slot,
     Way,
-    fit_formula,
     key_slots,
 )
 
@@ -176,11 +175,11 @@ class ClusterSimulation:
         #: whether any provider shares resources, so that a guest on one host can use resources of another
         #: host
         self.shares = bool(cloud.sharing)
-        self._sharing = cloud.sharing
         self._taken: dict[Slot, int] = {}
         #: for each host, by its root, the number of slots with a changed free amount
         self._touched: dict[int, int] = {}
         self._asking: dict[int, _RequestRoom] = {}
+        self.is_coupled = cloud.is_coupled
         self._by_root = {tree.root.id: (tree, shared) for tree, shared in self.hosts}
 
     def free(self, slot: Slot) -> int:
@@ -250,7 +249,9 @@ class ClusterSimulation:
         A place is the root of a host, together with the way to place the guest at this host.
         """
         for host in self.candidate_hosts(request):
-            yield from self._rooms_at(request, host, holders)
+            # all ways are found before the first one is tried, because a try changes free amounts
+            for way in list(self.room_at(request, host, holders)):
+                yield host[0].root, way
 
     def candidate_hosts(self, request: CandidatesRequest) -> Iterator[Host]:
         """Yield the hosts that can have room for the request. Hosts with changed amounts come first."""
@@ -262,13 +263,6 @@ class ClusterSimulation:
         for host in self._asking_of(request).candidate_hosts(self):
             if host[0].root.id not in touched:
                 yield host
-
-    def _rooms_at(
-        self, request: CandidatesRequest, host: Host, holders: Holders
-    ) -> Iterator[tuple[Provider, Way]]:
-        # all ways are found before the first one is tried, because a try changes free amounts
-        for way in list(self.room_at(request, host, holders)):
-            yield host[0].root, way
 
     def _choose_devices(self, way: Way, holders: Holders) -> Iterator[Way]:
         """Replace each pool in a way by devices. Of choices that differ only in equal devices, yield one."""
@@ -328,10 +322,6 @@ class ClusterSimulation:
             return None
         return found.with_pools(tree.free)
 
-    def is_coupled(self, found: FlavorFootprints, tree: HostTree) -> bool:
-        """Return whether this host uses sharing providers of other trees, or has a sharing provider."""
-        return found.coupled or (self.shares and any(each.id in self._sharing for each in tree.members))
-
     def _keyed_ways(self, found: FlavorFootprints, tree: HostTree) -> Sequence[Way]:
         key = key_slots(tree, found.pools)
         return [tuple([(key(slot), amount) for slot, amount in way]) for way in found.ways]
@@ -342,19 +332,15 @@ class _RequestRoom:
 
     def __init__(self, snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget) -> None:
         self.request = request
-        self.finder = FootprintFinder(snapshot, request, budget, pooled=True)
-        self._formulas: dict[FlavorFootprints, Callable[[Free], int] | None] = {}
+        self.finder = FootprintFinder(snapshot, request, budget)
         self._open: list[Host] = []
         self._left: Iterator[Host] | None = None
 
     def may_fit(self, found: FlavorFootprints, free: Free | None) -> bool:
         """Return False if a guest certainly does not fit. If ``free`` is None, free amounts are unknown."""
-        if not found.ways or free is None:
+        if not found.ways or free is None or found.formula is None:
             return bool(found.ways)
-        if found not in self._formulas:
-            self._formulas[found] = fit_formula(found.ways)
-        formula = self._formulas[found]
-        return formula is None or formula(free) > 0
+        return found.formula(free) > 0
 
     def candidate_hosts(self, board: ClusterSimulation) -> Iterator[Host]:
         """Yield the hosts that could have room for the guest at the beginning of the simulation."""

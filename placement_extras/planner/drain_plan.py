@@ -93,10 +93,9 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
     # a request that was not tried alone has a place, because the first pass has placed all its guests
     search = _DrainSearch(board, [each for each in largest if alone.get(id(each.request), True)])
     if len(guests) - len(left) < upper_bound:
-        found = search.find_places(len(guests) - len(left), upper_bound)
-        upper_bound = found.upper_bound
-        if found.places is not None:
-            places, placed = [*found.places], {guest for guest, _, _ in found.places}
+        upper_bound, found = search.find_places(len(guests) - len(left), upper_bound)
+        if found is not None:
+            places, placed = found, {guest for guest, _, _ in found}
             left = [each for each in largest if each not in placed]
     fit = FitBounds(len(guests) - len(left), upper_bound)
     named = tuple(
@@ -199,12 +198,6 @@ def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> in
     return most_by_volume(len(guests), asked, there)
 
 
-@dataclass(frozen=True, slots=True)
-class _DrainResult:
-    upper_bound: int
-    places: Sequence[_GuestPlace] | None
-
-
 class _DrainSearch:
     """Tries all places for all guests, if the guests have only few possible places."""
 
@@ -214,26 +207,29 @@ class _DrainSearch:
         self._journal = TrialJournal(board.budget, _MAX_TRIES)
         self._places: list[_GuestPlace] = []
 
-    def find_places(self, known: int, upper_bound: int) -> _DrainResult:
-        """Search for places for more than ``known`` guests; at most ``upper_bound`` guests have places."""
+    def find_places(self, known: int, upper_bound: int) -> tuple[int, list[_GuestPlace] | None]:
+        """Search for places for more than ``known`` guests; at most ``upper_bound`` guests have places.
+
+        Return a new upper bound, and the places; None if no search found places for more guests.
+        """
         if not self._is_small():
-            return _DrainResult(upper_bound, None)
+            return upper_bound, None
         # the number of guests that the next search is allowed to leave without a place
         spare = len(self.guests) - known - 1
         least = len(self.guests) - upper_bound
-        best: Sequence[_GuestPlace] | None = None
+        best: list[_GuestPlace] | None = None
         try:
             # each search has to place more guests than the search before, until no solution exists
             while spare >= least:
                 if self._try_guests(0, spare):
-                    best = tuple(self._places)
+                    best = self._places.copy()
                     spare = len(self.guests) - len(best) - 1
                 else:
                     least = spare + 1
                 self._journal.undo_changes()
         except TriesExhausted:
             self._journal.undo_changes()
-        return _DrainResult(len(self.guests) - least, best)
+        return len(self.guests) - least, best
 
     def _is_small(self) -> bool:
         places = 0

@@ -270,7 +270,7 @@ def count_capacity(call: ApiRequest) -> Response:
                 counted[name] = count_topology(name, request)
             shares = {
                 name: FlavorProportion(
-                    tuple(_possible_requests(asked[name])),
+                    _possible_requests(asked[name]),
                     each["proportion"],
                     # a guest that fits with the request and with the fallback is counted twice, but the sum
                     # is still an upper bound
@@ -376,11 +376,9 @@ def _disabled_warnings(
         )
 
 
-def _possible_requests(asked: AskedCandidates) -> Iterator[CandidatesRequest]:
-    """Yield the request of a flavor and, if it has one, its fallback."""
-    yield asked.request
-    if asked.fallback is not None:
-        yield asked.fallback
+def _possible_requests(asked: AskedCandidates) -> tuple[CandidatesRequest, ...]:
+    """Return the request of a flavor and, if it has one, its fallback."""
+    return (asked.request,) if asked.fallback is None else (asked.request, asked.fallback)
 
 
 def _too_long(deadline: float, what: str) -> InvalidRequest:

@@ -33,16 +33,13 @@ _STAYING: Final = frozenset(("RESERVATION", WINDOW_HOLD, "MIGRATION"))
 class MigrationStep:
     """The move of one guest from a host to another host.
 
-    ``source`` and ``target`` are the roots of the hosts. ``way`` has the amounts that the guest takes at its
-    new host.
-
-    ``allocations`` has the same amounts, by the uuid of the provider and by class.
+    ``source`` and ``target`` are the roots of the hosts. ``allocations`` has the amounts that the guest takes
+    at its new host, by the uuid of the provider and by class.
     """
 
     guest: HostedConsumer
     source: Provider
     target: Provider
-    way: Way
     allocations: Mapping[str, Mapping[str, int]]
 
     @classmethod
@@ -53,7 +50,7 @@ class MigrationStep:
         allocations: dict[str, dict[str, int]] = {}
         for (provider_id, name), amount in way:
             allocations.setdefault(board.snapshot.providers[provider_id].uuid, {})[name] = amount
-        return cls(guest, source, target, way, allocations)
+        return cls(guest, source, target, allocations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +123,12 @@ def make_room(
     return found
 
 
+@dataclass(frozen=True, slots=True)
 class _TargetHost:
     """A host that could serve the flavor when empty, with the ways to place a guest of the flavor there."""
 
-    def __init__(self, host: Host, ways: Sequence[Way]) -> None:
-        self.root = host[0].root
-        self.host = host
-        self.ways = ways
+    root: Provider
+    ways: Sequence[Way]
 
 
 class _MigrationSearch:
@@ -146,7 +142,7 @@ class _MigrationSearch:
         guests: Sequence[HostedConsumer],
     ) -> None:
         self._board = board
-        found = [_TargetHost(each, board.ways_at(request, each)) for each in hosts]
+        found = [_TargetHost(each[0].root, board.ways_at(request, each)) for each in hosts]
         self._targets = [each for each in found if each.ways]
         known = {tree.root.id for tree, _ in hosts}
         #: whether any host that is not one of ``hosts`` could also serve the flavor when empty

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import gcd
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -52,7 +53,7 @@ class FitBounds:
 NONE: Final = FitBounds(0, 0)
 
 
-def one_way(way: Way) -> Callable[[Free], int]:
+def _one_way(way: Way) -> Callable[[Free], int]:
     """Return a function that counts the guests that fit if all guests take this way; at least 0."""
     # ways with one or two slots have faster functions, because most ways are of this kind, and the function
     # runs for thousands of hosts
@@ -67,37 +68,32 @@ def one_way(way: Way) -> Callable[[Free], int]:
 
 def fit_function(found: FlavorFootprints, budget: SearchBudget) -> Callable[[Free], FitBounds]:
     """Return a function that counts the guests that fit into free amounts."""
-    exact = fit_formula(found.ways)
-    if exact is not None:
-        count = exact
+    count = found.formula
+    if count is None:
+        return lambda free: pack_guests(found, free, budget)
 
-        def exact_bounds(free: Free) -> FitBounds:
-            fits = count(free)
-            return FitBounds(fits, fits)
+    def exact_bounds(free: Free) -> FitBounds:
+        fits = count(free)
+        return FitBounds(fits, fits)
 
-        return exact_bounds
-    return lambda free: pack_guests(found, free, budget)
+    return exact_bounds
 
 
-def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
-    """Return a function that computes the number of guests by a formula; None if there is no formula.
-
-    A formula exists if each slot occurs in only one way, or in all ways with the same amount.
-    """
+def _fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
     if not ways:
         return lambda _: 0
     if len(ways) == 1:
-        return one_way(ways[0])
+        return _one_way(ways[0])
     common = set(ways[0]).intersection(*ways[1:])
     rests = [tuple([part for part in way if part not in common]) for way in ways]
     slots = [slot for rest in rests for slot, _ in rest]
     # a guest that takes one way leaves less room for another way, so no formula exists
     if len(set(slots)) < len(slots) or not {slot for slot, _ in common}.isdisjoint(slots):
         return None
-    separate = [one_way(rest) for rest in rests]
+    separate = [_one_way(rest) for rest in rests]
     if not common:
         return lambda free: sum([count(free) for count in separate])
-    together = one_way(tuple(common))
+    together = _one_way(tuple(common))
     return lambda free: min(together(free), sum([count(free) for count in separate]))
 
 
@@ -230,7 +226,7 @@ class DevicePool(NamedTuple):
         return sum([amounts[slot] // unit for slot in self.slots if amounts[slot] >= unit]) * unit
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class FlavorFootprints:
     """The Pareto-minimal ways of a flavor at hosts of one structure.
 
@@ -243,6 +239,14 @@ class FlavorFootprints:
     classes: Mapping[Slot, str]
     coupled: bool
     pools: Mapping[Slot, DevicePool] = field(default_factory=dict)
+
+    @cached_property
+    def formula(self) -> Callable[[Free], int] | None:
+        """A function that computes the number of guests from free amounts; None if there is no formula.
+
+        A formula exists if each slot occurs in only one way, or in all ways with the same amount.
+        """
+        return _fit_formula(self.ways)
 
     def with_pools(self, amounts: Sequence[int]) -> tuple[int, ...]:
         """Return the free amounts of a tree's slots, followed by the usable amounts of its pools."""
@@ -323,19 +327,12 @@ NO_WAYS: Final = FlavorFootprints((), {}, coupled=False)
 class FootprintFinder:
     """Finds the ways of a flavor at hosts. Equivalent hosts are searched only once.
 
-    :param pooled: whether equal devices are combined into pools.
+    Equal devices are combined into pools.
     """
 
-    def __init__(
-        self,
-        snapshot: ModelSnapshot,
-        request: CandidatesRequest,
-        budget: SearchBudget,
-        *,
-        pooled: bool = False,
-    ) -> None:
+    def __init__(self, snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget) -> None:
         self._budget = budget
-        self._patterns = unused_patterns(snapshot, request, budget, pooled=pooled)
+        self._patterns = unused_patterns(snapshot, request, budget, pooled=True)
         self._found: dict[tuple[PatternBatch, TreeStructure], FlavorFootprints] = {}
 
     def footprints_at(

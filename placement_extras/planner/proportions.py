@@ -6,7 +6,7 @@ Only :mod:`placement_extras.planner.handler` uses this module, if a request coun
 flavors together.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -99,7 +99,7 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
     common: dict[Slot, int] = {}
     own: dict[int, list[int]] = {}
     asked = [(number, request) for number, share in enumerate(shares) for request in share.requests]
-    finders = [FootprintFinder(cloud.snapshot, request, cloud.budget, pooled=True) for _, request in asked]
+    finders = [FootprintFinder(cloud.snapshot, request, cloud.budget) for _, request in asked]
     by_request: list[list[Place]] = [[] for _ in asked]
     for tree, shared in cloud.hosts:
         cloud.budget.spend(len(asked))
@@ -109,9 +109,7 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
             parts = _common_parts(found, tree)
             found = [finder.footprints_at(tree, shared, parts) for finder in finders]
         # a pool, like a sharing provider, needs a slot that is the same for all flavors
-        if any(ways.coupled or ways.pools for ways in found) or any(
-            each.id in cloud.sharing for each in tree.members
-        ):
+        if any(ways.pools or cloud.is_coupled(ways, tree) for ways in found):
             for places, ways in zip(by_request, found, strict=True):
                 coupled, free = couple_ways(ways, tree, shared)
                 common.update(free)
@@ -131,14 +129,16 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
 
 def _agree_on_pools(found: Sequence[FlavorFootprints]) -> bool:
     """Return whether each device is in the same pool for all flavors that use it."""
-    pool_of: dict[Slot, Slot] = {}
+    pool_of: dict[Slot, DevicePool | None] = {}
+    return all(pool_of.setdefault(slot, pool) == pool for slot, pool in _used_slots(found))
+
+
+def _used_slots(found: Sequence[FlavorFootprints]) -> Iterator[tuple[Slot, DevicePool | None]]:
+    """Yield each slot that a flavor uses, with the pool of the slot; None if the slot is in no pool."""
     for ways in found:
         for slot in ways.classes:
             pool = ways.pools.get(slot)
-            for each in (slot,) if pool is None else pool.slots:
-                if pool_of.setdefault(each, pool) != pool:
-                    return False
-    return True
+            yield from ((each, pool) for each in ((slot,) if pool is None else pool.slots))
 
 
 def _common_parts(found: Sequence[FlavorFootprints], tree: HostTree) -> tuple[int, ...]:
@@ -148,11 +148,8 @@ def _common_parts(found: Sequence[FlavorFootprints], tree: HostTree) -> tuple[in
     flavors.
     """
     uses: dict[Slot, set[DevicePool | Slot]] = {}
-    for ways in found:
-        for slot in ways.classes:
-            pool = ways.pools.get(slot)
-            for each in (slot,) if pool is None else pool.slots:
-                uses.setdefault(each, set()).add(slot if pool is None else pool)
+    for slot, pool in _used_slots(found):
+        uses.setdefault(slot, set()).add(slot if pool is None else pool)
     labels: list[list[Hashable]] = [[] for _ in tree.members]
     for slot, (at, _) in enumerate(tree.kind.shape.slots):
         pools = uses.get(slot, set())
@@ -213,7 +210,7 @@ class _SetPlacing:
                 for way in ways:
                     most = min([free[slot] // amount for slot, amount in way])
                     if most > 0:
-                        self._take_amounts(free, way, min(most, left))
+                        self._place_guests(free, way, min(most, left))
                         left -= min(most, left)
                 if left:
                     self._first[number] += 1
@@ -223,10 +220,9 @@ class _SetPlacing:
                 return False
         return True
 
-    def _take_amounts(self, free: Any, way: Way, count: int) -> None:
-        for slot, amount in way:
-            free[slot] -= count * amount
-        self._journal.record_undo(_give_back, free, way, count)
+    def _place_guests(self, free: Any, way: Way, count: int) -> None:
+        _take_amounts(free, way, count)
+        self._journal.record_undo(_take_amounts, free, way, -count)
 
     def _try_sets(self, sets: int) -> bool:
         """Return whether this number of sets fits. If so, the sets stay placed.
@@ -249,7 +245,7 @@ class _SetPlacing:
             free, way = ways[flavor][index]
             most = min(left, _most_guests(free, way))
             for count in self._journal.try_each(range(most, -1, -1)):
-                self._take_amounts(free, way, count)
+                self._place_guests(free, way, count)
                 if try_from(flavor, index + 1, left - count):
                     return True
             return False
@@ -257,9 +253,10 @@ class _SetPlacing:
         return try_from(0, 0, numbers[0])
 
 
-def _give_back(free: Any, way: Way, count: int) -> None:
+def _take_amounts(free: Any, way: Way, count: int) -> None:
+    """Subtract the amounts of guests from the free amounts of their host; if ``count`` is negative, add."""
     for slot, amount in way:
-        free[slot] += count * amount
+        free[slot] -= count * amount
 
 
 def _most_guests(free: Any, way: Way) -> int:

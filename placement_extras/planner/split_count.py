@@ -27,7 +27,7 @@ from placement.search.claims.topology import SPLIT, TopologyPolicy
 from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
 from placement.search.request import CandidatesRequest
-from placement_extras.planner.capacity import CloudHosts, FlavorCapacity
+from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, worst_failure
 from placement_extras.planner.packing import (
     NONE,
     FitBounds,
@@ -45,10 +45,7 @@ _NO_LIMIT: Final = 1 << 62
 
 
 def count_split(
-    cloud: CloudHosts,
-    request: CandidatesRequest,
-    topology: TopologyPolicy,
-    placing: SearchBudget | None = None,
+    cloud: CloudHosts, request: CandidatesRequest, topology: TopologyPolicy, placing: SearchBudget
 ) -> FlavorCapacity:
     """Return how many guests of a flavor fit if a topology policy splits each of them.
 
@@ -56,7 +53,7 @@ def count_split(
     guests were placed on all hosts, the remaining hosts have the lower bound 0, and ``uncounted_hosts`` is
     the number of these hosts.
 
-    :param placing: the budget for placing guests; if it is None, the budget of the cloud is used.
+    :param placing: the budget for placing guests. The budget of the cloud is for all other work.
     """
     return _SplitCount(cloud, request, topology, placing).run()
 
@@ -74,22 +71,15 @@ class _SplitCount:
     """Counts the guests of one flavor that a topology policy splits over NUMA nodes."""
 
     def __init__(
-        self,
-        cloud: CloudHosts,
-        request: CandidatesRequest,
-        topology: TopologyPolicy,
-        placing: SearchBudget | None,
+        self, cloud: CloudHosts, request: CandidatesRequest, topology: TopologyPolicy, placing: SearchBudget
     ) -> None:
         self._cloud = cloud
         self._budget = cloud.budget
-        #: the errors that end the placing of guests. If placing has no budget of its own, the tuple is empty,
-        #: so that the error of the common budget reaches the caller
-        self._end: tuple[type[BudgetExhausted], ...] = () if placing is None else (BudgetExhausted,)
         #: number of hosts on which no guests were placed before the time ended
         self._uncounted = 0
-        self._placing = _HostPlacing(cloud, request, topology, placing or cloud.budget)
+        self._placing = _HostPlacing(cloud, request, topology, placing)
         self._bounds = _AmountBounds(request, topology)
-        self._finder = FootprintFinder(cloud.snapshot, request, cloud.budget, pooled=True)
+        self._finder = FootprintFinder(cloud.snapshot, request, cloud.budget)
         self._topology = topology
         #: by the ways of a guest and by the kind of the tree, the ways that take all split classes from one
         #: zone
@@ -116,15 +106,13 @@ class _SplitCount:
             tree, fit = max(alone, key=lambda each: each[1].lower_bound)
             left.append((single - fit + whole, tree))
         fit = single + whole
-        worst = (
-            min(left, key=lambda each: (each[0].lower_bound, each[1].root.id)) if fit.upper_bound else None
-        )
+        worst, without_worst = worst_failure(fit, left)
         return FlavorCapacity(
             fit=fit,
             hosts=capable + capable_coupled,
             candidate_hosts=sum(1 for _, fit in alone if fit.lower_bound) + open_coupled,
-            worst=worst[1].root if worst else None,
-            without_worst=worst[0] if worst else NONE,
+            worst=worst,
+            without_worst=without_worst,
             by_aggregate=self._by_aggregate(alone, group),
             shortages=None,
             uncounted_hosts=self._uncounted,
@@ -137,7 +125,7 @@ class _SplitCount:
             try:
                 able += self._placing.count_guests(tree, shared) > 0
                 capable += self._placing.is_capable(tree, shared)
-            except self._end:
+            except BudgetExhausted:
                 self._uncounted += 1
         return capable, able
 
@@ -159,7 +147,7 @@ class _SplitCount:
         try:
             guests = self._placing.count_guests(tree, shared)
             is_capable = bool(guests) or self._placing.is_capable(tree, shared)
-        except self._end:
+        except BudgetExhausted:
             return self._bound_host(tree, shared)
         # if not even one guest has a place, the upper bound is 0, whatever the sums of free amounts are
         upper = self._bounds.most_guests(tree, shared) if guests else 0
@@ -215,7 +203,7 @@ class _SplitCount:
                     taken = frozenset(provider.root_id for provider, _ in choice.resources)
                     placed[tree.root.id, taken] += times
                 held.update(snapshot.providers)
-            except self._end:
+            except BudgetExhausted:
                 self._uncounted += 1
         most = {tree.root.id: self._bounds.most_guests(tree, shared) for tree, shared in hosts}
         return _CoupledCount(hosts, placed, most, self._bounds.asked)

@@ -68,15 +68,15 @@ class CopyMoment:
 def check_databases(databases: CopiedDatabases) -> None:
     """Raise ServiceError if the database cannot be copied; change nothing."""
     with (
-        open_database(databases.target) as database,
         _open_copy(databases) as (source, _),
+        open_database(databases.target) as database,
         database.read() as conn,
     ):
         importer.examine_source(source, skip_orphans=True)
         importer.check_target(conn, source)
 
 
-def copy(databases: CopiedDatabases, is_quiet: Callable[[CopyMoment], bool] = lambda _: True) -> CopyMoment:
+def copy(databases: CopiedDatabases, is_quiet: Callable[[CopyMoment], bool]) -> CopyMoment:
     """Copy the source database into ours. Programs that write to the source are not blocked.
 
     :param is_quiet: a function that returns whether no write was in flight at a moment. If this is so, the

@@ -194,7 +194,7 @@ class ShadowFollower:
         while self._settled < moment.latest:
             if time.monotonic() > deadline or self._stopped.wait(_TICK_SECONDS):
                 return False
-        return was_quiet(self._backlog, moment)
+        return not self._backlog.any_waiting(moment.is_within)
 
     def _handle_copy(self, copy: MirroredRequest, moment: CopyMoment | None) -> None:
         if moment is not None and moment.is_after(copy):
@@ -203,8 +203,3 @@ class ShadowFollower:
             self._replay.take_around_copy(copy)
         else:
             self._replay.replay_copy(copy)
-
-
-def was_quiet(backlog: ByteBacklog, moment: CopyMoment) -> bool:
-    """Return whether no write was in flight at a moment. All earlier writes must already be answered."""
-    return not backlog.any_waiting(moment.is_within)

@@ -98,13 +98,11 @@ class InFlight:
                 (each.started for each in self._open.values() if is_write(each.request.method)), default=now
             )
 
-    def end_request(
-        self, ticket: FlightTicket, received: ReceivedAnswer | None, seconds: float, missed: str = ""
-    ) -> None:
+    def end_request(self, ticket: FlightTicket, received: ReceivedAnswer | None, missed: str = "") -> None:
         """Record the answer to a request. If the request has no answer, ``missed`` is the reason."""
         with self._lock:
             del self._open[ticket.number]
-            beside = frozenset(ticket.beside)
+            seconds, beside = time.monotonic() - ticket.started, frozenset(ticket.beside)
             # the lock is held when the copy is put into the queue, so that copies have the order of the
             # answers
             self._put(
@@ -158,11 +156,10 @@ class RequestForwarder:
             environ["REQUEST_METHOD"], _request_target(environ), _request_headers(environ), body
         )
         ticket = self._in_flight.begin_request(request)
-        began = time.monotonic()
         try:
             response = self._ask_stock(request, rest)
         except (HTTPError, OSError) as error:
-            self._in_flight.end_request(ticket, None, time.monotonic() - began, NO_ANSWER)
+            self._in_flight.end_request(ticket, None, NO_ANSWER)
             LOG.warning(
                 "OpenStack Placement at %s does not answer %s %s: %s",
                 self._stock,
@@ -174,10 +171,10 @@ class RequestForwarder:
         # each ticket has to end, because settled_until() never returns a later time than that of an open
         # ticket
         except BaseException:
-            self._in_flight.end_request(ticket, None, time.monotonic() - began, NO_ANSWER)
+            self._in_flight.end_request(ticket, None, NO_ANSWER)
             raise
-        headers = tuple((name, value) for name, value in response.headers.items())
-        passing = _PassingBody(response, headers, self._in_flight, ticket, began, keep=rest is None)
+        headers = tuple(response.headers.items())
+        passing = _PassingBody(response, headers, self._in_flight, ticket, keep=rest is None)
         try:
             # WSGI requires a text after the number of the status, and HTTP does not
             start_response(f"{response.status} {response.reason or 'Unknown'}", list(_passed_on(headers)))
@@ -224,10 +221,9 @@ class _PassingBody:
     def __init__(
         self,
         response: urllib3.BaseHTTPResponse,
-        headers: tuple[tuple[str, str], ...],
+        headers: Headers,
         in_flight: InFlight,
         ticket: FlightTicket,
-        began: float,
         *,
         keep: bool,
     ) -> None:
@@ -237,7 +233,6 @@ class _PassingBody:
         self._headers = headers
         self._in_flight = in_flight
         self._ticket: FlightTicket | None = ticket
-        self._began = began
         self._missed = "" if keep else TOO_LONG
         self._pieces: list[bytes] = []
         self._length = 0
@@ -294,7 +289,7 @@ class _PassingBody:
         received = None
         if not self._missed:
             received = ReceivedAnswer(self._response.status, self._headers, b"".join(self._pieces))
-        self._in_flight.end_request(ticket, received, time.monotonic() - self._began, self._missed)
+        self._in_flight.end_request(ticket, received, self._missed)
 
 
 def _read_body(environ: WSGIEnvironment) -> tuple[bytes, Iterator[bytes] | None]:

@@ -100,9 +100,7 @@ class ReplayClient:
                 if answer.status not in _AWAY_STATUSES:
                     return self._check_answer(copy, answer, tries), time.monotonic() - began
                 self._is_away(f"it answered {answer.status}")
-            if not copy.is_write:
-                raise UnansweredRequest(AWAY)
-            if self.stopped.wait(pause):
+            if not copy.is_write or self.stopped.wait(pause):
                 raise UnansweredRequest(AWAY)
             pause = min(2 * pause, _MAX_PAUSE)
 

@@ -5,7 +5,6 @@ import unittest
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from wsgiref.types import StartResponse, WSGIApplication
 
@@ -38,9 +37,7 @@ class Runner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._running.close()
 
     def run(self, file: str, number: int) -> str | None:

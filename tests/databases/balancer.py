@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self
 
 from sqlalchemy.engine import make_url
@@ -37,9 +36,7 @@ class Health:
             thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._ended.set()
         for thread in self._threads:
             thread.join()
@@ -83,10 +80,8 @@ class Balancer(ClientListener):
         self._health.balancers.append(self)
         return super().__enter__()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, value, traceback)
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
         for number in self._order:
             self.cut(number)
 

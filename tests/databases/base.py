@@ -7,7 +7,6 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Final, Self
 
 _MEMORY: Final = Path("/dev/shm")
@@ -43,9 +42,7 @@ class DatabaseServer(ABC):
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -3,7 +3,6 @@
 import socket
 import threading
 from contextlib import suppress
-from types import TracebackType
 
 from sqlalchemy.engine import make_url
 
@@ -32,10 +31,8 @@ class Proxy(ClientListener):
         """URL of the database through this proxy."""
         return self._url.set(host="127.0.0.1", port=self.port).render_as_string(hide_password=False)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, value, traceback)
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
         self.carry()
         self.cut()
 

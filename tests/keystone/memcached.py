@@ -5,7 +5,6 @@ import shutil
 import socket
 import subprocess
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 from urllib.parse import unquote_to_bytes
 
@@ -38,9 +37,7 @@ class Memcached:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     def start(self) -> None:

@@ -6,7 +6,6 @@ import shutil
 import socket
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.databases import ServerMissing
@@ -58,9 +57,7 @@ class RabbitMQ:
             self._running = running.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._running.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -8,7 +8,7 @@ from werkzeug.test import Client
 
 from placement.api.middleware import build_application
 from placement.conf import new_config
-from placement_extras.console.forms import COOKIE
+from placement_extras.console.page_request import COOKIE
 
 SIGN_IN = "/console/sign-in"
 HOST = "cloud.example.org"

@@ -1,6 +1,7 @@
 """Tests of the PCI devices on a host's page, with NUMA node, path and holders, for any attributes."""
 
 import gc
+import weakref
 from dataclasses import replace
 from http import HTTPStatus
 
@@ -8,25 +9,22 @@ import pytest
 
 from placement.exceptions import Unavailable
 from placement.policies import rest
-from placement.read_model.provider import Inventory, Provider
+from placement.read_model.provider import Inventory
 from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import capacity, devices, host
+from placement_extras.console.fleet import TreeResults
 from placement_extras.console.page_request import PageRequest
 from tests.placement.running import Admin
 from tests.placement_extras.console import world
 from tests.placement_extras.console.pages import read_answer
+from tests.placement_extras.console.providers import provider
 
 PATH = {"pci_path": "pci0000:80"}
 
 
-def provider(number, attributes, used=0, reserved=0, root=1):
+def card(number, attributes, used=0, reserved=0, root=1):
     inventories = {"CUSTOM_GPU": Inventory(1, reserved, 1, 1, 1, 1.0)}
-    parent = None if number == root else root
-    return Provider(
-        *(number, f"00000000-0000-0000-0000-{number:012}", f"h_{number}", 0, parent, root, 0.0),
-        *(inventories, {"CUSTOM_GPU": used}, frozenset(), frozenset()),
-        attributes=attributes,
-    )
+    return provider(number, attributes, root=root, inventories=inventories, used={"CUSTOM_GPU": used})
 
 
 @pytest.mark.parametrize(
@@ -38,59 +36,60 @@ def provider(number, attributes, used=0, reserved=0, root=1):
     ],
 )
 def test_a_device_is_listed_with_its_place_and_holders(attributes, shown):
-    gpu, other = provider(2, attributes, used=1), provider(3, {"numa_node": 2.0})
+    gpu, other = card(2, attributes, used=1), card(3, {"numa_node": 2.0})
     held = [
         host.ConsumerHolding("a", None, "p", ((other, "CUSTOM_GPU", 1),)),
         host.ConsumerHolding("b", None, "p", ((gpu, "CUSTOM_GPU", 1),)),
     ]
-    (row,) = devices.list_devices([provider(1, {}), gpu, other], held).rows
+    (row,) = devices.list_devices([card(1, {}), gpu, other], held).rows
     assert (row.provider, row.node, row.path, row.holders) == (gpu, *shown, (2,))
     assert [(stock.resource_class, stock.used) for stock in row.stocks] == [("CUSTOM_GPU", 1)]
 
 
 def test_a_page_lists_a_bounded_number_of_devices_and_counts_all():
-    found = devices.list_devices([provider(number, PATH) for number in range(2, 600)], [])
+    found = devices.list_devices([card(number, PATH) for number in range(2, 600)], [])
     assert (len(found.rows), found.count) == (devices.MAX_DEVICES, 598)
 
 
 def test_devices_of_all_hosts_are_counted_by_class():
     snapshot = ModelSnapshot(
         [
-            provider(1, {}),
-            provider(2, PATH, used=1),
-            provider(3, {**PATH, "numa_node": 1.0}),
+            card(1, {}),
+            card(2, PATH, used=1),
+            card(3, {**PATH, "numa_node": 1.0}),
             # more is reserved than there is, which takes nothing from other devices
-            provider(4, PATH, reserved=5),
+            card(4, PATH, reserved=5),
             # a NUMA node is no device
-            provider(5, {"numa_node": 2.0}),
-            provider(6, PATH, used=1, root=6),
+            card(5, {"numa_node": 2.0}),
+            card(6, PATH, used=1, root=6),
         ]
     )
-    assert devices.DeviceCensus().list_stocks(snapshot) == [devices.DeviceStock("CUSTOM_GPU", 3, 2, 2, 1)]
+    assert devices.list_stocks(snapshot, TreeResults(devices.count_devices)) == [
+        devices.DeviceStock("CUSTOM_GPU", 3, 2, 2, 1)
+    ]
 
 
-def test_only_changed_hosts_are_counted_again(monkeypatch):
+def test_only_changed_hosts_are_counted_again():
     counted = []
 
     def count_devices(tree):
         counted.append(tree.root.id)
-        return original(tree)
+        return devices.count_devices(tree)
 
-    original = devices._count_devices
-    monkeypatch.setattr(devices, "_count_devices", count_devices)
-    snapshot = ModelSnapshot([provider(root, PATH, root=root) for root in (1, 2, 3)])
-    census = devices.DeviceCensus()
-    assert census.list_stocks(snapshot) == [devices.DeviceStock("CUSTOM_GPU", 3, 0, 3, 3)]
+    snapshot = ModelSnapshot([card(root, PATH, root=root) for root in (1, 2, 3)])
+    census = TreeResults(count_devices)
+    assert devices.list_stocks(snapshot, census) == [devices.DeviceStock("CUSTOM_GPU", 3, 0, 3, 3)]
     snapshot = snapshot.copy()
-    snapshot.put(provider(2, PATH, used=1, root=2))
-    assert census.list_stocks(snapshot) == [devices.DeviceStock("CUSTOM_GPU", 3, 1, 3, 2)]
+    snapshot.put(card(2, PATH, used=1, root=2))
+    assert devices.list_stocks(snapshot, census) == [devices.DeviceStock("CUSTOM_GPU", 3, 1, 3, 2)]
     assert counted == [1, 2, 3, 2]
     # the device moves below another root, which keeps its attributes
     snapshot.put(replace(snapshot.providers[3], parent_id=1, root_id=1))
-    assert census.list_stocks(snapshot) == [devices.DeviceStock("CUSTOM_GPU", 3, 1, 2, 1)]
+    assert devices.list_stocks(snapshot, census) == [devices.DeviceStock("CUSTOM_GPU", 3, 1, 2, 1)]
+    tree = weakref.ref(snapshot.whole_trees()[1])
     del snapshot
     gc.collect()
-    assert not census._known
+    assert tree() is None
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from placement.read_model.provider import DISABLED, Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import app, fleet
 from placement_extras.console.fleet import HostCondition, HostFilter
+from tests.placement_extras.console.providers import provider
 
 CLASSES = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_A")
 
@@ -26,18 +27,14 @@ def providers(draw) -> list[Provider]:
             traits = draw(st.sets(st.sampled_from([DISABLED, "CUSTOM_X", "HW_NUMA_ROOT"]), max_size=2))
             number = len(found) + 1
             found.append(
-                Provider(
+                provider(
                     number,
-                    f"00000000-0000-0000-0000-{number:012}",
-                    f"cn{host}" if part == 0 else f"cn{host}_{part}",
-                    0,
-                    None if part == 0 else root,
-                    root,
-                    0.0,
-                    {name: inventory(total) for name, total in totals.items()},
-                    used,
-                    frozenset(traits),
-                    frozenset(draw(st.sets(st.sampled_from(["a", "b"]), max_size=1))),
+                    root=root,
+                    name=f"cn{host}" if part == 0 else f"cn{host}_{part}",
+                    inventories={name: inventory(total) for name, total in totals.items()},
+                    used=used,
+                    traits=frozenset(traits),
+                    aggregates=frozenset(draw(st.sets(st.sampled_from(["a", "b"]), max_size=1))),
                 )
             )
     return found
@@ -127,12 +124,7 @@ def test_names_are_in_the_order_in_which_people_count():
 
 
 def test_pages_go_on_where_the_last_one_ended():
-    hosts = [
-        Provider(
-            n, f"00000000-0000-0000-0000-{n:012}", f"cn{n}", 0, None, n, 0.0, {}, {}, frozenset(), frozenset()
-        )
-        for n in range(1, 121)
-    ]
+    hosts = [provider(n) for n in range(1, 121)]
     snapshot = ModelSnapshot(hosts)
     pages = [fleet.make_page(snapshot, HostFilter(page=page)) for page in (1, 2, 3, 4)]
     assert [each.root.id for page in pages[:3] for each in page.rows] == list(range(1, 121))

@@ -2,18 +2,16 @@
 promises.
 """
 
-import gc
 from http import HTTPStatus
 
 import pytest
 
-from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import neighbours
+from placement_extras.console.fleet import TreeResults
 from placement_extras.console.neighbours import (
     LimitedLever,
     MeasuredLoad,
-    NeighbourCensus,
     NeighbourOrder,
     make_page,
     read_usage,
@@ -21,22 +19,15 @@ from placement_extras.console.neighbours import (
 from tests.placement.running import Admin
 from tests.placement_extras.console import world
 from tests.placement_extras.console.pages import READER, read_answer, read_page
+from tests.placement_extras.console.providers import provider
 
 NOW = 1_700_000_100.0
 TIMES = {"neighbour.measured_at": NOW - 100, "neighbour.valid_until": NOW + 1700}
 ONE, TWO = (f"00000000-0000-4000-8000-{number:012}" for number in (1, 2))
 
 
-def host(number, attributes, name=""):
-    return Provider(
-        *(number, f"00000000-0000-0000-0000-{number:012}", name or f"h-{number}", 0, None, number, 0.0),
-        *({}, {}, frozenset(), frozenset()),
-        attributes=attributes,
-    )
-
-
 def usage_of(attributes):
-    return read_usage(ModelSnapshot([host(1, TIMES | attributes)]).whole_trees()[1])
+    return read_usage(ModelSnapshot([provider(1, TIMES | attributes)]).whole_trees()[1])
 
 
 @pytest.mark.parametrize(
@@ -97,12 +88,12 @@ def cloud(count, guests=6):
         caches = {
             f"neighbour.cache.{cache}": f"{number * 10 + cache} MB/s, {99 - cache} MiB" for cache in (0, 1)
         }
-        hosts.append(host(number, TIMES | used | caches))
+        hosts.append(provider(number, TIMES | used | caches))
     return ModelSnapshot(hosts)
 
 
 def test_the_page_has_the_largest_caches_and_guests_of_the_cloud():
-    page = make_page(cloud(100), NeighbourCensus(), NOW)
+    page = make_page(cloud(100), TreeResults(read_usage), NOW)
     assert (page.hosts, page.outdated, page.caches.total, page.caches.pages) == (100, 0, 200, 5)
     assert [one.load.bandwidth for one in page.caches.rows[:3]] == [1001, 1000, 991]
     assert [one.load.bandwidth for one in page.by_bandwidth] == [
@@ -111,36 +102,32 @@ def test_the_page_has_the_largest_caches_and_guests_of_the_cloud():
     ]
     assert {one.load.occupancy for one in page.by_cache} == {6}
     assert page.bandwidth == sum(number * 20 + 1 for number in range(1, 101))
-    by_cache = make_page(cloud(3), NeighbourCensus(), NOW, order=NeighbourOrder.CACHE)
+    by_cache = make_page(cloud(3), TreeResults(read_usage), NOW, order=NeighbourOrder.CACHE)
     assert [one.cache for one in by_cache.caches.rows] == ["0", "0", "0", "1", "1", "1"]
-    by_host = make_page(cloud(11), NeighbourCensus(), NOW, order=NeighbourOrder.HOST)
-    assert [one.root.name for one in by_host.caches.rows[:4]] == ["h-1", "h-1", "h-2", "h-2"]
+    by_host = make_page(cloud(11), TreeResults(read_usage), NOW, order=NeighbourOrder.HOST)
+    assert [one.root.name for one in by_host.caches.rows[:4]] == ["cn1", "cn1", "cn2", "cn2"]
 
 
 def test_outdated_values_do_not_count():
-    page = make_page(cloud(3), NeighbourCensus(), NOW + 2000)
+    page = make_page(cloud(3), TreeResults(read_usage), NOW + 2000)
     assert (page.hosts, page.outdated, page.caches.rows, page.by_cache) == (0, 3, (), ())
 
 
-def test_a_host_is_read_again_only_after_a_change(monkeypatch):
+def test_a_host_is_read_again_only_after_a_change():
     read = []
 
     def counting(tree):
         read.append(tree.root.name)
         return read_usage(tree)
 
-    monkeypatch.setattr(neighbours, "read_usage", counting)
-    snapshot, census = cloud(3), NeighbourCensus()
+    snapshot, census = cloud(3), TreeResults(counting)
     for _ in range(2):
-        assert len(census.list_hosts(snapshot)) == 3
+        assert make_page(snapshot, census, NOW).hosts == 3
     assert len(read) == 3
     snapshot = snapshot.copy()
-    snapshot.put(host(2, TIMES | {"neighbour.cache.0": "1 MB/s"}))
-    assert census.list_hosts(snapshot, "H-2")[0].caches[0].load == MeasuredLoad(1)
-    assert read[3:] == ["h-2"]
-    del snapshot
-    gc.collect()
-    assert not census._known
+    snapshot.put(provider(2, TIMES | {"neighbour.cache.0": "1 MB/s"}))
+    assert make_page(snapshot, census, NOW, name="CN2").caches.rows[0].load == MeasuredLoad(1)
+    assert read[3:] == ["cn2"]
 
 
 def test_the_page_names_guests_limits_and_broken_promises(client):
@@ -175,7 +162,9 @@ def test_hosts_with_broken_promises_are_listed_in_part(client, tell, monkeypatch
     assert "edge-1 2 cpus, &lt;1&gt; quiet" in read_answer(client, "neighbours")
     assert "All 1 host" not in read_answer(client, "neighbours")
     monkeypatch.setattr(neighbours, "_MAX_BROKEN", 0)
-    page = make_page(ModelSnapshot([host(1, {"agent.broken_promises": "1 cpus"})]), NeighbourCensus(), NOW)
+    page = make_page(
+        ModelSnapshot([provider(1, {"agent.broken_promises": "1 cpus"})]), TreeResults(read_usage), NOW
+    )
     assert (page.broken, page.all_broken) == ((), 1)
 
 

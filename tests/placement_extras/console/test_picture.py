@@ -4,17 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.read_model.provider import Inventory, Provider
+from placement.read_model.provider import Inventory
 from placement_extras.console import host
 from placement_extras.console.host import ConsumerHolding, InventoryStock, ProviderNodeView
 from tests.placement_extras.console import world
 from tests.placement_extras.console.pages import read_page
-
-NOBODY: frozenset[str] = frozenset()
-
-
-def provider(number: int) -> Provider:
-    return Provider(number, f"u{number}", f"p{number}", 0, None, 1, 0.0, {}, {}, NOBODY, NOBODY)
+from tests.placement_extras.console.providers import provider
 
 
 def node(

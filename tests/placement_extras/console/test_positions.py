@@ -5,10 +5,10 @@ text.
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.read_model.provider import Provider
 from placement_extras.console import host
 from tests.placement_extras.console import world
 from tests.placement_extras.console.pages import read_page
+from tests.placement_extras.console.providers import provider
 
 
 def test_a_host_shows_cpus_ways_and_watermarks_that_its_agent_reports(client):
@@ -25,18 +25,10 @@ def test_a_host_shows_cpus_ways_and_watermarks_that_its_agent_reports(client):
     assert "amounts, not positions" in other
 
 
-def provider(attributes):
-    return Provider(
-        *(1, "00000000-0000-0000-0000-000000000001", "cn", 0, None, 1, 0.0, {}, {}),
-        *(frozenset(), frozenset()),
-        attributes=attributes,
-    )
-
-
 @given(st.text(alphabet="cpus L30129;:,-of x", max_size=60) | st.text(), st.integers(1, 70))
 def test_whatever_a_host_says_is_drawn_within_its_bounds_or_not_at_all(text, total):
     told = {"position.a": text, "position.b": f"cpus 1; L3 0: {text} of {total}", "position.c": 5.0}
-    found = host.agent_positions([provider(told)], [])
+    found = host.agent_positions([provider(1, told)], [])
     assert found is not None
     for place in found.places:
         for cache in place.caches:
@@ -48,11 +40,11 @@ def test_whatever_a_host_says_is_drawn_within_its_bounds_or_not_at_all(text, tot
 
 
 def test_a_host_that_says_nothing_has_no_positions():
-    assert host.agent_positions([provider({"fleet.group": "edge"})], []) is None
+    assert host.agent_positions([provider(1, {"fleet.group": "edge"})], []) is None
 
 
 def test_a_host_with_very_many_watermarks_and_guests_shows_some():
     told = {f"{kind}.{number:03}": "x" for kind in ("watermark", "position") for number in range(128)}
-    found = host.agent_positions([provider(told)], [])
+    found = host.agent_positions([provider(1, told)], [])
     assert found is not None
     assert (len(found.places), len(found.watermarks)) == (100, 100)

@@ -12,7 +12,7 @@ from werkzeug.test import Client
 
 from placement.exceptions import InvalidRequest
 from placement_extras.console import questions
-from placement_extras.console.forms import PLAIN_COOKIE
+from placement_extras.console.page_request import PLAIN_COOKIE
 from tests.placement.api.ext.windows import HOUR, booked, show
 from tests.placement.builders import make_provider, new_claim, post_claims, put_inventories
 from tests.placement.moving_clock import advance_clock, after

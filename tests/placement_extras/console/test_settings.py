@@ -8,11 +8,11 @@ from http import HTTPStatus
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import settings
 from tests.placement_extras.console import world
 from tests.placement_extras.console.pages import READER, read_page
+from tests.placement_extras.console.providers import provider
 
 HOSTS = st.lists(
     st.tuples(
@@ -20,15 +20,6 @@ HOSTS = st.lists(
     ),
     max_size=8,
 )
-
-
-def provider(number: int, root: int, attributes: dict[str, str | float]) -> Provider:
-    parent = None if number == root else root
-    return Provider(
-        *(number, f"00000000-0000-0000-0000-{number:012}", f"cn{number}", 0, parent, root, 0.0, {}, {}),
-        *(frozenset(), frozenset()),
-        attributes=attributes,
-    )
 
 
 @given(HOSTS)
@@ -40,7 +31,7 @@ def test_followers_are_the_same_as_by_counting_one_by_one(hosts):
         if trouble:
             told[settings.TROUBLE] = trouble
         told = told if group else {}
-        providers += [provider(root, root, {} if beside else told), provider(root + 1, root, told)]
+        providers += [provider(root, {} if beside else told), provider(root + 1, told, root=root)]
     shown = settings.make_page(ModelSnapshot(providers))
     of = {name: [each for each in hosts if each[0] == name] for name in ("core", "edge")}
     at = {name: at_of([each[1] for each in some]) for name, some in of.items() if some}
@@ -87,7 +78,7 @@ def test_one_host_with_a_huge_generation_is_ahead_and_no_other_is_behind():
     told = [
         {settings.GROUP: "edge", settings.GENERATION: generation} for generation in (1e300, *[7.0] * 30, 6.0)
     ]
-    hosts = [provider(number, number, attributes) for number, attributes in enumerate(told, 1)]
+    hosts = [provider(number, attributes) for number, attributes in enumerate(told, 1)]
     shown = settings.make_page(ModelSnapshot(hosts))
     (group,) = shown.groups.rows
     assert (group.common, group.behind, group.ahead) == (7, 1, 1)
@@ -96,7 +87,7 @@ def test_one_host_with_a_huge_generation_is_ahead_and_no_other_is_behind():
 
 def test_pages_go_on_where_the_last_one_ended():
     told: dict[str, str | float] = {settings.GROUP: "edge", settings.TROUBLE: "no"}
-    snapshot = ModelSnapshot([provider(number, number, told) for number in range(1, 121)])
+    snapshot = ModelSnapshot([provider(number, told) for number in range(1, 121)])
     pages = [settings.make_page(snapshot, number).apart for number in (1, 2, 3, 4)]
     assert [each.root.id for page in pages[:3] for each in page.rows] == list(range(1, 121))
     assert pages[3] == pages[2]
@@ -112,7 +103,7 @@ def test_attributes_of_a_host_are_shown_as_text_and_odd_values_break_nothing(cli
     for page in ("0", "-1", "9" * 99, "x", "\N{SUPERSCRIPT TWO}"):
         assert client.get("/console/settings", query_string={"page": page}).status_code == HTTPStatus.OK
     for told in ({settings.GROUP: 5}, {settings.GROUP: "", settings.GENERATION: "x", settings.TROUBLE: 1}):
-        settings.make_page(ModelSnapshot([provider(1, 1, told)]), 1)
+        settings.make_page(ModelSnapshot([provider(1, told)]), 1)
 
 
 def test_the_page_of_a_host_shows_it_too_with_the_right_to_read_attributes(client):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
-from placement_extras.console.forms import COOKIE
+from placement_extras.console.page_request import COOKIE
 from placement_extras.console.signing_in import counted_as
 from tests.placement_extras.console.behind_keystone import AUTHTOKEN, SIGN_IN, Browser, service
 from tests.placement_extras.console.fake_identity import CREDENTIAL, FakeIdentity, serving

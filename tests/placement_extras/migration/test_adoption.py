@@ -11,6 +11,7 @@ from placement.db import adoption, migration
 from placement.exceptions import Conflict, Unavailable
 from placement_extras.migration.abandonment import AbandonWay, abandon_adoption
 from placement_extras.migration.adoption import adopt_database, drop_stock, require_move_rights
+from placement_extras.migration.content import different_titles
 from placement_extras.migration.stock_database import open_source
 from tests.placement.maintenance.conftest import OWNER, MaintainedService
 from tests.placement.moving_clock import after
@@ -48,7 +49,7 @@ def test_an_adoption_copies_everything_and_keeps_the_old_tables(stock):
     before = contents(stock.url)
     outcome = adopted(stock)
     assert outcome.copied
-    assert outcome.comparison.different_titles == []
+    assert different_titles(outcome.comparison) == []
     after = contents(stock.url)
     assert {name: after[f"stock_{name}"] for name in before} == before
     assert migration.require_schema(stock.url) == migration.newest_revision()

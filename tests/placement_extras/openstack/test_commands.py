@@ -13,9 +13,9 @@ from osc_lib import exceptions
 from osc_lib.command import command
 
 from placement.search.claims.topology import TopologyPolicy
+from placement_extras.openstack.arguments import TOPOLOGIES
 from placement_extras.openstack.claims import ConfirmClaim, CreateClaim, SetClaim, ShowClaim
 from placement_extras.openstack.commands import ExplainAllocationCandidates, ShowCapacity
-from placement_extras.openstack.flavors import TOPOLOGIES
 from placement_extras.openstack.reservations import (
     RESERVATION_COLUMNS,
     CreateReservation,

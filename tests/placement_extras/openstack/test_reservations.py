@@ -8,15 +8,20 @@ from osc_lib import exceptions
 
 from placement_extras.openstack.reservations import (
     RESERVATION_COLUMNS,
+    CreateCalendar,
     CreateReservation,
+    DeleteCalendar,
     ListReservations,
     SetReservation,
+    ShowCalendar,
     ShowReservation,
 )
 from tests.placement_extras.openstack.command_client import FIRST, GUEST, NODE, SECOND, CommandClient, run
 
 CREATE = ("resources=VCPU:2", "--project-id", "web", "--user-id", "ann")
 START = "2026-12-24T18:00:00Z"
+CALENDARS = "/ext/v1/reservation_calendar"
+CALENDAR = {"project_id": "web", "created_at": "2026-12-24T18:00:00.000Z"}
 
 
 def reservation(**fields: object) -> str:
@@ -136,3 +141,16 @@ def test_a_maintenance_of_a_used_host_says_where_its_guests_are_listed() -> None
         _, said = run(CreateReservation, client, *whose, *times)
         assert told in said
         assert bool(said) == bool(told)
+
+
+def test_an_address_is_made_shown_and_revoked() -> None:
+    url = "https://placement.example.org/console/feeds/SECRET.ics"
+    client = CommandClient(
+        json.dumps({"calendar": CALENDAR | {"url": url}}), json.dumps({"calendar": CALENDAR}), ""
+    )
+    made, _ = run(CreateCalendar, client, "--project-id", "web")
+    assert made == (("project_id", "created_at", "url"), (*CALENDAR.values(), url))
+    shown, _ = run(ShowCalendar, client)
+    assert shown == (("project_id", "created_at"), tuple(CALENDAR.values()))
+    assert run(DeleteCalendar, client) == (None, "")
+    assert client.asked == [(method, CALENDARS, None) for method in ("POST", "GET", "DELETE")]

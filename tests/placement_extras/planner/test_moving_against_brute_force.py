@@ -17,7 +17,7 @@ from placement.store.holders import HeldAmount
 from placement_extras.planner import drain_plan, migration_plan
 from placement_extras.planner.cluster_simulation import ClusterSimulation, HostedConsumer, guests_of
 from placement_extras.planner.drain_plan import displace_guests
-from placement_extras.planner.migration_plan import MigrationPlan, make_room, nearest_hosts
+from placement_extras.planner.migration_plan import MigrationPlan, MigrationStep, make_room, nearest_hosts
 from placement_extras.planner.packing import FitBounds
 from tests.examples import examples
 from tests.placement.search.device_hosts import GPU, device_sizes
@@ -134,6 +134,18 @@ def amounts_of(held: Mapping[tuple[int, str], int]) -> Amounts:
     return frozenset((*slot, amount) for slot, amount in held.items())
 
 
+def moved_amounts(cloud: RandomCloud, move: MigrationStep) -> Amounts:
+    """Return the amounts that a guest takes at its new host."""
+    found = move.allocations.items()
+    return amounts_of(
+        {
+            (cloud.snapshot.by_uuid[uuid], name): amount
+            for uuid, some in found
+            for name, amount in some.items()
+        }
+    )
+
+
 def test_a_bound_by_volume_counts_no_room_of_hosts_that_take_no_guest() -> None:
     specs = [
         Spec("cn1", None, {"VCPU": 4}),
@@ -242,7 +254,7 @@ def test_the_largest_number_of_displaced_guests_has_a_place_elsewhere(cloud: Ran
         assert moved == {*guests} - {each.guest for each in found.unplaced}
         # the guests without a place stay
         left = using(cloud.snapshot, [amounts_of(each.held) for each in moved], -1)
-        assert fits(left, [amounts_of(dict(each.way)) for each in found.steps])
+        assert fits(left, [moved_amounts(cloud, each) for each in found.steps])
         assert all(each.source.id == root.id != each.target.id for each in found.steps)
         with patch.object(drain_plan, "_MAX_TRIES", 0):  # it is given up at once
             found = displace_guests(ClusterSimulation(cloud.snapshot, SearchBudget(), {root.id}), guests)
@@ -282,7 +294,7 @@ def assert_possible(cloud: RandomCloud, found: MigrationPlan) -> None:
     empty = brute.when_nothing_is_used(cloud.snapshot)
     for move in found.moves:
         before = held[move.guest.consumer]
-        after = amounts_of(dict(move.way))
+        after = moved_amounts(cloud, move)
         assert hosts(cloud.snapshot, before) == {move.source.id}
         assert move.target.id != move.source.id
         assert DISABLED not in move.target.traits

@@ -146,7 +146,7 @@ def test_deliveries_have_the_time_up_to_which_all_writes_have_arrived(address: s
     with Listener(address, "AF_UNIX", authkey=KEY) as listener, listener.accept() as connection:
         assert connection.recv().settled == tickets[1].started
         for ticket in tickets[1:]:
-            in_flight.end_request(ticket, None, 0.0, "not kept")
+            in_flight.end_request(ticket, None, "not kept")
         arrived = []
         while (delivery := connection.recv()).settled <= tickets[2].started:
             arrived.append(delivery)

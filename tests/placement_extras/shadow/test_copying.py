@@ -18,7 +18,7 @@ from placement_extras.shadow import copied_databases
 from placement_extras.shadow.copied_databases import MAX_MOMENTS, CopiedDatabases, CopyMoment, copy
 from placement_extras.shadow.copy_queue import ByteBacklog
 from placement_extras.shadow.exchange import MirroredRequest, ShadowRequest
-from placement_extras.shadow.follower import BOUNDS, was_quiet
+from placement_extras.shadow.follower import BOUNDS
 
 DATABASES = CopiedDatabases("their", "ours", ConsumerOwnership("p", "u", None), ())
 
@@ -83,7 +83,7 @@ def test_a_moment_is_quiet_without_a_write_in_flight(
             1, ShadowRequest(method, "/traits/CUSTOM_A", (), b""), None, started, seconds, frozenset()
         )
     )
-    assert was_quiet(backlog, CopyMoment(6.0, 6.1)) is quiet
+    assert backlog.any_waiting(CopyMoment(6.0, 6.1).is_within) is not quiet
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_missing_folder_for_the_copy_is_named(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     with pytest.raises(InvalidRequest, match=r"no folder for a copy of the source database: .*none"):
-        copied_databases._open_copy(source).__enter__()
+        copied_databases.check_databases(source)
 
 
 @pytest.mark.root
@@ -114,7 +114,7 @@ def test_a_full_disk_for_the_copy_is_named(
     try:
         monkeypatch.setattr(tempfile, "tempdir", str(small))
         with pytest.raises(InvalidRequest, match=f"copied to {small} .*TMPDIR.*disk is full"):
-            copied_databases._open_copy(source).__enter__()
+            copied_databases.check_databases(source)
         assert list(small.iterdir()) == []
     finally:
         subprocess.run(["umount", str(small)], check=True)

@@ -16,9 +16,9 @@ def test_copies_know_the_writes_beside_them() -> None:
     second_read = in_flight.begin_request(request("GET"))
     other_write = in_flight.begin_request(request("DELETE"))
     for ticket in (other_write, first_read, write, second_read):
-        in_flight.end_request(ticket, None, 0.0, "not kept")
+        in_flight.end_request(ticket, None, "not kept")
     alone = in_flight.begin_request(request("POST"))
-    in_flight.end_request(alone, None, 0.0, "not kept")
+    in_flight.end_request(alone, None, "not kept")
     assert [(each.number, set(each.beside)) for each in copies] == [
         (3, {1}),
         (0, {1, 3}),
