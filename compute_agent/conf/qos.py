@@ -383,9 +383,7 @@ _TEMPLATES: Final = {
     GUEST_RULE: guest_rule.OPTS,
 }
 
-
 SECTIONS: Final = {GROUP: OPTS, f"{WATERMARK}NAME": WATERMARK_OPTS, f"{QOS_CLASS}NAME": QOS_CLASS_OPTS}
-"""The options by section."""
 
 
 def register_sections(conf: cfg.ConfigOpts) -> None:
