@@ -12,7 +12,6 @@ from compute_agent.pipeline.state import parse
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.history import ConsumerOwner, HeldAllocation, RestoredConsumer, restore_consumers
 
-_LOST: Final = ("guest", "name", "held", "holds")
 _RESTORED: Final = ("consumer", "resources", "project", "user", "outcome")
 
 
@@ -22,15 +21,9 @@ class AllocationsAccept(AgentLister):
     Guests lose allocations that Placement no longer has. The command lists these guests.
     """
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Accept the allocations; return a row for each guest that lost allocations."""
-        rows = self.ask_daemon("allocations.accept")
-        if not rows:
-            self.say_why_empty("No guest lost anything: see placement_history in compute-agent status.")
-        return _LOST, [
-            tuple(LinesColumn(row[name]) if name in _LOST[2:] else row[name] for name in _LOST)
-            for row in rows
-        ]
+    METHOD = "allocations.accept"
+    COLUMNS = ("guest", "name", "held", "holds")
+    EMPTY = "No guest lost anything: see placement_history in compute-agent status."
 
 
 class AllocationsRestore(AgentLister):
@@ -55,17 +48,12 @@ class AllocationsRestore(AgentLister):
         )
         return parser
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the results. Returns the exit status: 1 if an allocation could not be restored."""
-        self._failed = False
-        return super().run(parsed_args) or int(self._failed)
-
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Restore the allocations in the state files; return a row for each consumer."""
         held = [one for path in parsed_args.files for one in _held_of(path)]
         client = PlacementClient.from_conf(self.load_conf())
         rows = restore_consumers(client, held, parsed_args.dry_run)
-        self._failed = any(row.has_failed for row in rows)
+        self.exit_status = int(any(row.has_failed for row in rows))
         return _RESTORED, [_shown_row(row) for row in rows]
 
 

@@ -9,10 +9,7 @@ from typing import Any, Final
 from compute_agent.cmd.base import AgentLister, Commands, LinesColumn
 from compute_agent.report.audit import DEFAULT_MIN_AGE, FindingKind
 
-_COLUMNS: Final = ("finding", "consumer", "name", "resources", "detail", "remedy", "outcome")
-
 # Each case has the same exit status as in ``nova-manage placement audit``.
-NOTHING_FOUND: Final = 0
 FOUND: Final = 3
 ALL_MENDED: Final = 4
 
@@ -31,6 +28,9 @@ class AuditCommand(AgentLister):
     The exit status has the same meaning as in nova-manage placement audit. 0: no findings. 1: an error. 3:
     findings that are not repaired. 4: all findings were repaired.
     """
+
+    METHOD = "audit"
+    COLUMNS = ("finding", "consumer", "name", "resources", "detail", "remedy", "outcome")
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the command's options."""
@@ -65,27 +65,21 @@ class AuditCommand(AgentLister):
         )
         return parser
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the findings. Returns the exit status that stands for the findings."""
-        self._status = NOTHING_FOUND
-        failed = super().run(parsed_args)
-        return failed or self._status
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+    def request_rows(self, parsed_args: argparse.Namespace) -> list[Mapping[str, Any]]:
         """Request the audit after the user has confirmed deletions; return a row for each finding."""
+        rows = super().request_rows(parsed_args)
+        if wrong := [row for row in rows if _is_fault(row)]:
+            mended = all(row["outcome"] == "done" for row in wrong)
+            self.exit_status = ALL_MENDED if mended else FOUND
+        return rows
+
+    def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        """The options of the audit, with the deletions that the user confirms."""
         params = {"min_age": parsed_args.min_age, "consumers": parsed_args.consumer}
         options = {"heal": parsed_args.heal, "delete": parsed_args.delete, "dry_run": parsed_args.dry_run}
         if parsed_args.delete and not parsed_args.dry_run and not parsed_args.yes:
             options["confirmed"] = self._confirm_deletions(params)
-        rows = self.ask_daemon("audit", {**params, **options})
-        wrong = [row for row in rows if _is_fault(row)]
-        if wrong:
-            mended = all(row["outcome"] == "done" for row in wrong)
-            self._status = ALL_MENDED if mended else FOUND
-        return _COLUMNS, [
-            tuple(LinesColumn(row[name]) if name == "resources" else row[name] for name in _COLUMNS)
-            for row in rows
-        ]
+        return {**params, **options}
 
     def _confirm_deletions(self, params: dict[str, Any]) -> list[str]:
         """List the allocations to delete, and ask the user; return the confirmed consumers."""

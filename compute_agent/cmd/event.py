@@ -10,12 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
-from compute_agent.cmd.base import AgentLister, Commands, parse_moment
+from compute_agent.cmd.base import AgentLister, Commands, local_time, parse_moment
 from compute_agent.events.event import AgentEvent, EventKind
 from compute_agent.events.store import FILE, read_events
 
@@ -174,9 +173,7 @@ def _file_identity(path: Path) -> tuple[int, int] | None:
 
 
 def _shown_row(event: AgentEvent, for_people: bool) -> dict[str, Any]:
-    local = datetime.fromtimestamp(event.time).astimezone()
-    written = f"{local:%Y-%m-%d %H:%M:%S}" if for_people else local.isoformat(timespec="milliseconds")
-    return {**asdict(event), "time": written}
+    return {**asdict(event), "time": local_time(event.time, for_people, "milliseconds")}
 
 
 def _event_line(event: AgentEvent, as_json: bool) -> str:

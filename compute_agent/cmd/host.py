@@ -23,9 +23,8 @@ from compute_agent.agent.dry_run import look_up_owner
 from compute_agent.agent.guest_settings import check_guests
 from compute_agent.agent.host_access import STATE_FILE, check_state_folder, offered_platform, open_resctrl
 from compute_agent.agent.parked_cpus import known_topology, stopped_cpus, stopped_warning
-from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
 from compute_agent.classes.guest_classes import parse_classes
-from compute_agent.classification.resolution import ClassificationPolicy, parse_policy
+from compute_agent.classification.resolution import parse_policy
 from compute_agent.cmd.base import AgentLister, Commands, ShowOne, document_columns, offer_formats
 from compute_agent.cmd.noise import CpuHolders, measure_noise
 from compute_agent.conf import find_unknown_options
@@ -174,10 +173,7 @@ class TopologyShow(ShowOne):
 
         :param seconds: the duration of the measurement of noise; None means that noise is not measured.
         """
-        try:
-            holders = CpuHolders.parse_rows(self.ask_daemon("cpu.holders"))
-        except (DaemonUnreachableError, RequestError):
-            holders = CpuHolders()
+        holders = CpuHolders.parse_rows(self.ask_if_running("cpu.holders") or ())
         noise: dict[int, float] = {}
         if seconds:
             found = measure_noise(Path(conf.host.root), topology.online, holders.threads, seconds)
@@ -190,11 +186,7 @@ class TopologyShow(ShowOne):
     def _device_lines(self) -> dict[int | None, list[str]]:
         """Lines about the PCI devices that the host offers, by NUMA node; empty if no daemon answers."""
         found: dict[int | None, list[str]] = {}
-        try:
-            rows = self.ask_daemon("device.list")
-        except (DaemonUnreachableError, RequestError):
-            return found
-        for row in rows:
+        for row in self.ask_if_running("device.list") or ():
             found.setdefault(row["numa_node"], []).append(row["text"])
         return found
 
@@ -208,10 +200,8 @@ class TopologyShow(ShowOne):
 
     def _guests(self) -> dict[str, frozenset[int]] | None:
         """The CPUs of guests by name; None if no daemon answers."""
-        try:
-            return {guest["name"]: cpuset.parse(guest["cpus"]) for guest in self.ask_daemon("guest.list")}
-        except (DaemonUnreachableError, RequestError):
-            return None
+        guests = self.ask_if_running("guest.list")
+        return None if guests is None else {guest["name"]: cpuset.parse(guest["cpus"]) for guest in guests}
 
 
 class ConfigCheck(ShowOne):
@@ -277,7 +267,7 @@ class ConfigCheck(ShowOne):
         owner, root_is, unasked = _root_owner(conf, client)
         try:
             follows = policy_of(conf, owner.beside) == FOLLOW
-            guests = self._check_guests(parse_policy(conf, follows))
+            guests = check_guests(parse_policy(conf, follows), self.ask_if_running("guest.inputs") or [])
         except ConfigError as error:
             guests = []
             if str(error) not in self._refusals:
@@ -320,13 +310,6 @@ class ConfigCheck(ShowOne):
                 "refusals": list(self._refusals),
             }
         )
-
-    def _check_guests(self, policy: ClassificationPolicy) -> list[dict[str, Any]]:
-        """The matching rule and the changed settings of each running guest; empty if no agent answers."""
-        try:
-            return check_guests(policy, self.ask_daemon("guest.inputs"))
-        except (DaemonUnreachableError, RequestError):
-            return []
 
 
 def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[RootOwner, str, str]:
@@ -463,6 +446,8 @@ def _amounts_text(inventory: dict[str, Any] | None) -> str:
 class HostDisable(ShowOne):
     """Keep new guests away from this host until ``host enable`` runs. Running guests stay unchanged."""
 
+    METHOD = "host.disable"
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the command's options."""
         parser = super().get_parser(prog_name)
@@ -473,9 +458,9 @@ class HostDisable(ShowOne):
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the daemon to disable the host. Returns the names and values to print."""
-        return document_columns(self.ask_daemon("host.disable", {"reason": parsed_args.reason}))
+    def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        """The reason."""
+        return {"reason": parsed_args.reason}
 
 
 class HostEnable(ShowOne):
@@ -484,9 +469,7 @@ class HostEnable(ShowOne):
     New guests can start again, unless another cause keeps them away.
     """
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the daemon to enable the host. Returns the names and values to print."""
-        return document_columns(self.ask_daemon("host.enable"))
+    METHOD = "host.enable"
 
 
 class ConfigShow(AgentLister):

@@ -6,7 +6,6 @@ These commands read the stored samples, and need no daemon.
 from __future__ import annotations
 
 import argparse
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ import stevedore
 from cliff.formatters.base import ListFormatter
 
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
-from compute_agent.cmd.base import AgentLister, Commands, offer_formats, parse_moment
+from compute_agent.cmd.base import AgentLister, Commands, local_time, offer_formats, parse_moment
 from compute_agent.drawing.boxes import format_size
 from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan, plot_samples
 from compute_agent.monitoring.samples import FILE, StoredSample
@@ -77,7 +76,7 @@ class MetricsShow(AgentLister):
             raise HistoryError("the time to show ends before it begins: see --since and --until")
         samples = history.samples_of(parsed_args.guest, span)
         if not samples:
-            since, until = (_local_time(at, for_people=True) for at in (span.since, span.until))
+            since, until = (local_time(at, for_people=True) for at in (span.since, span.until))
             raise HistoryError(f"there are no samples of {parsed_args.guest} from {since} to {until}")
         picture = plot_samples(samples, span) if drawing else ""
         if parsed_args.svg is not None:
@@ -85,8 +84,7 @@ class MetricsShow(AgentLister):
         if parsed_args.formatter == "svg":
             return ("svg",), [(picture,)]
         rows = [
-            (_local_time(one.time, for_people), one.cache_id, *_use_values(one, for_people))
-            for one in samples
+            (local_time(one.time, for_people), one.cache_id, *_use_values(one, for_people)) for one in samples
         ]
         return ("time", "cache_id", *USE), rows
 
@@ -107,13 +105,8 @@ def _last_sample(history: SampleHistory, for_people: bool) -> list[tuple[Any, ..
     rows = []
     for one in history.latest_together():
         use = _use_values(one, for_people)
-        rows.append((one.guest, one.name, one.qos_class, _local_time(one.time, for_people), *use))
+        rows.append((one.guest, one.name, one.qos_class, local_time(one.time, for_people), *use))
     return rows
-
-
-def _local_time(time: float, for_people: bool) -> str:
-    local = datetime.fromtimestamp(time).astimezone()
-    return f"{local:%Y-%m-%d %H:%M:%S}" if for_people else local.isoformat(timespec="seconds")
 
 
 def _use_values(sample: StoredSample, for_people: bool) -> tuple[Any, ...]:

@@ -64,11 +64,6 @@ class ReleaseCommand(AgentLister):
         )
         return parser
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the rows. Returns the exit status: 1 if a change could not be undone."""
-        self._failed = False
-        return super().run(parsed_args) or int(self._failed)
-
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """End the daemon and undo its changes, or with ``--dry-run`` list them; return the rows."""
         conf = self.load_conf()
@@ -104,7 +99,7 @@ class ReleaseCommand(AgentLister):
         return rows
 
     def _table_rows(self, rows: list[dict[str, Any]]) -> tuple[Any, Any]:
-        self._failed = any(row["outcome"].startswith("failed") for row in rows)
+        self.exit_status = int(any(row["outcome"].startswith("failed") for row in rows))
         return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in rows]
 
 
