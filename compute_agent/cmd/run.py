@@ -105,7 +105,7 @@ def _by_fleet(own: cfg.ConfigOpts) -> AbstractContextManager[None]:
     """
     if not own.fleet.group:
         return nullcontext()
-    from compute_agent.fleet.configuration import starting_with_fleet  # only hosts of a fleet need this import
+    from compute_agent.fleet.configuration import starting_with_fleet  # only hosts of a fleet need it
 
     return starting_with_fleet(own, try_configuration, but_for=(LockedError, ReleasedError))
 

@@ -35,7 +35,6 @@ Invariants
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -46,7 +45,7 @@ from compute_agent.model.cpuset import CpuSet, named_cpus
 from compute_agent.model.guest import Allocation, ConsumerAllocations, GuestHolding, GuestMigration
 from compute_agent.model.messages import full_name
 from compute_agent.model.resource import RECLAIMED_VCPU
-from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held
+from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held, total_amounts
 
 MIGRATION_TYPE: Final = "MIGRATION"
 UNKNOWN_TYPE: Final = "unknown"
@@ -344,7 +343,7 @@ def compare_holdings(
         allocation = held.get(guest.migration) or held.get(guest.uuid, {})
         if not allocation:
             findings.append(AuditFinding(FindingKind.UNALLOCATED, guest.uuid, guest.name))
-        elif differences := _amount_differences(guest, total(allocation)):
+        elif differences := _amount_differences(guest, total_amounts(allocation)):
             findings.append(
                 AuditFinding(FindingKind.DIFFERENT, guest.uuid, guest.name, allocation, differences)
             )
@@ -392,14 +391,6 @@ def _kind_differences(guest: AuditedGuest) -> str:
 
 def _held_through(consumer: str) -> str:
     return f"held by consumer {consumer}"
-
-
-def total(allocation: Allocation) -> dict[str, int]:
-    """The amounts of an allocation by resource class, summed over all providers."""
-    amounts: Counter[str] = Counter()
-    for resources in allocation.values():
-        amounts.update(resources)
-    return dict(amounts)
 
 
 def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) -> dict[str, int]:

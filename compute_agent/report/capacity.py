@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +11,9 @@ import os_traits
 from compute_agent.inventory.derive import spread_amount
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSet
+
+Amounts = Mapping[str, int]
+"""Amounts by resource class."""
 
 Held = Mapping[str, Mapping[str, Mapping[str, int]]]
 """Allocations on the host's providers: amounts by consumer, by provider uuid and by resource class."""
@@ -28,6 +31,14 @@ class CpuLocation:
     own: CpuSet = frozenset()
     floating: CpuSet = frozenset()
     pinned_vcpus: int = 0
+
+
+def total_amounts(allocation: Mapping[str, Amounts]) -> dict[str, int]:
+    """The amounts of an allocation by resource class, summed over all providers."""
+    amounts: Counter[str] = Counter()
+    for resources in allocation.values():
+        amounts.update(resources)
+    return dict(amounts)
 
 
 class FreeCapacity:

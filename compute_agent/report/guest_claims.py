@@ -8,26 +8,23 @@ changes nor gives back any other allocation.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from compute_agent import kept_json
 from compute_agent.inventory.provider_tree import ProviderTree
+from compute_agent.kept_json import HostNote, NoteFormat
 from compute_agent.model.guest import Allocation, ConsumerAllocations
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings
 from compute_agent.model.messages import full_name
+from compute_agent.report.capacity import Amounts, total_amounts
 from compute_agent.report.history import ConsumerOwner
-from compute_agent.report.host_notes import HostNote, NoteFormat
 
 CLAIM_TYPE: Final = "HOST_GUEST"
 """The consumer type of guests for which the agent makes claims. Nova and operators use other types."""
 
 _VERSION: Final = 1
-
-Amounts = Mapping[str, int]
-"""Amounts by resource class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +78,6 @@ def claim_query(amounts: Amounts, tree: ProviderTree) -> str:
     holders = [{node.uuid for node in tree.providers_of(name)} for name in amounts]
     suffix = "1" if set.intersection(*holders) else ""
     return f"resources{suffix}=" + ",".join(f"{name}:{amount}" for name, amount in sorted(amounts.items()))
-
-
-def total_amounts(allocation: Allocation) -> Amounts:
-    """The amounts of an allocation on all its providers together."""
-    total: Counter[str] = Counter()
-    for amounts in allocation.values():
-        total.update(amounts)
-    return dict(total)
 
 
 def is_own_claim(note: ClaimNote, record: ConsumerAllocations, own_part: Allocation) -> bool:

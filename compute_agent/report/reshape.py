@@ -17,7 +17,7 @@ from compute_agent.inventory.provider_tree import ProviderInventory, ProviderTre
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.model.resource import MOVABLE, STOCK_NAMES
-from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held
+from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held, total_amounts
 from compute_agent.report.plan import Ownership, ReportedProvider, to_api, wanted_inventories
 
 _OTHER_NAME: Final = {**STOCK_NAMES, **{stock: ours for ours, stock in STOCK_NAMES.items()}}
@@ -228,11 +228,8 @@ class _ReshapePlanner:
     def _becomes_pcpu(self, consumer: str, location: CpuLocation | None) -> bool:
         if location is None or not location.pinned_vcpus or "PCPU" not in self._free.homes:
             return False
-        totals: defaultdict[str, int] = defaultdict(int)
-        for resources in self.held[consumer].values():
-            for name, amount in resources.items():
-                totals[name] += amount
-        return totals["PCPU"] == 0 and totals["VCPU"] == location.pinned_vcpus
+        totals = total_amounts(self.held[consumer])
+        return not totals.get("PCPU") and totals.get("VCPU") == location.pinned_vcpus
 
     def _find_capacity(
         self,
