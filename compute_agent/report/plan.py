@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 import os_traits
@@ -412,6 +412,11 @@ def to_api(inventory: ProviderInventory) -> dict[str, Any]:
     return asdict(inventory)
 
 
+def inventories_to_api(inventories: Mapping[str, ProviderInventory]) -> dict[str, dict[str, Any]]:
+    """Convert inventories by resource class to the form of the Placement API."""
+    return {name: to_api(inventory) for name, inventory in inventories.items()}
+
+
 def provider_from_tree(record: Mapping[str, Any]) -> ReportedProvider:
     """Convert a provider from its form in an answer of ``/ext/v1/trees``."""
     return ReportedProvider(
@@ -428,11 +433,4 @@ def provider_from_tree(record: Mapping[str, Any]) -> ReportedProvider:
 
 def from_api(record: Mapping[str, Any]) -> ProviderInventory:
     """Convert an inventory from its form in the Placement API, which can have further keys."""
-    return ProviderInventory(
-        total=record["total"],
-        reserved=record["reserved"],
-        min_unit=record["min_unit"],
-        max_unit=record["max_unit"],
-        step_size=record["step_size"],
-        allocation_ratio=record["allocation_ratio"],
-    )
+    return ProviderInventory(**{each.name: record[each.name] for each in fields(ProviderInventory)})
