@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -18,7 +18,8 @@ from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.model.resource import MOVABLE, STOCK_NAMES
 from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held, total_amounts
-from compute_agent.report.plan import Ownership, ReportedProvider, to_api, wanted_inventories
+from compute_agent.report.client import consumer_body
+from compute_agent.report.plan import Ownership, ReportedProvider, inventories_to_api, wanted_inventories
 
 _OTHER_NAME: Final = {**STOCK_NAMES, **{stock: ours for ours, stock in STOCK_NAMES.items()}}
 
@@ -124,7 +125,7 @@ def to_body(
     inventories = {
         change.uuid: {
             "resource_provider_generation": reported[change.uuid].generation,
-            "inventories": {name: to_api(inventory) for name, inventory in change.after.items()},
+            "inventories": inventories_to_api(change.after),
         }
         for change in plan.inventories
     }
@@ -134,17 +135,7 @@ def to_body(
         # The reshaper replaces all allocations of a consumer, so its allocations on other hosts are sent
         # unchanged.
         elsewhere = {uuid: amounts for uuid, amounts in record.resources.items() if uuid not in reported}
-        body: dict[str, Any] = {
-            "allocations": {
-                uuid: {"resources": dict(amounts)} for uuid, amounts in {**elsewhere, **here}.items()
-            },
-            "project_id": record.project_id,
-            "user_id": record.user_id,
-            "consumer_generation": record.generation,
-        }
-        if record.consumer_type is not None:
-            body["consumer_type"] = record.consumer_type
-        allocations[consumer] = body
+        allocations[consumer] = consumer_body(replace(record, resources={**elsewhere, **here}))
     return {"inventories": inventories, "allocations": allocations}
 
 
