@@ -9,7 +9,7 @@ changes nor gives back any other allocation.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any, Final
 
 from compute_agent import kept_json
@@ -48,10 +48,7 @@ class ClaimNote(HostNote):
 
     def as_consumer(self, generation: int | None) -> ConsumerAllocations:
         """The consumer of the claim, without resources; ``generation`` is None for a new consumer."""
-        owner = self.owner
-        return ConsumerAllocations(
-            self.guest_uuid, {}, generation, owner.project_id, owner.user_id, owner.consumer_type
-        )
+        return ConsumerAllocations(self.guest_uuid, {}, generation, **asdict(self.owner))
 
 
 def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], memory_mb: int) -> Amounts:
@@ -96,7 +93,7 @@ def _row_of(note: ClaimNote) -> dict[str, Any]:
         "name": note.name,
         "driver": note.driver,
         "key": note.key,
-        "owner": [note.owner.project_id, note.owner.user_id, note.owner.consumer_type],
+        "owner": list(astuple(note.owner)),
         "amounts": dict(note.amounts),
         "former": dict(note.former),
     }
