@@ -35,7 +35,9 @@ _WIDTHS: Final = {"domain": 4, "bus": 2, "slot": 2, "function": 1}
 _ANY: Final = "*"
 # The ids of vendors and products have four hexadecimal digits.
 _MAX_ID: Final = 0xFFFF
-_SHOWN: Final = 200
+SHOWN_DEVICES: Final = 5
+"""Maximum number of addresses of devices that a message names."""
+_MAX_QUOTED: Final = 200
 """Maximum number of characters of a value that a message quotes."""
 # Placement's limit for names of traits and resource classes.
 _NAME_LIMIT: Final = 255
@@ -68,6 +70,11 @@ _TRAIT_TAGS: Final = {
 
 AddressFields = tuple[str, str, str, str]
 """The domain, bus, slot and function of a PCI address, as texts in the notation of PCI addresses."""
+
+
+def named_devices(addresses: Sequence[str]) -> str:
+    """The first addresses of devices and the number of further devices, for messages."""
+    return named_few(addresses, SHOWN_DEVICES)
 
 
 def address_fields(address: str) -> AddressFields:
@@ -187,7 +194,7 @@ def parse_json(option: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{option} = {text[:_SHOWN]}: not JSON: {error}") from error
+        raise ConfigError(f"{option} = {text[:_MAX_QUOTED]}: not JSON: {error}") from error
 
 
 def parse_device_specs(texts: Iterable[str]) -> tuple[DeviceSpec, ...]:
@@ -369,8 +376,6 @@ _SPECS: Final = (
 """The sections and names of the option: two names in older configurations, and the present name."""
 _REPORTS: Final = ("pci", "report_in_placement")
 _TRUE_WORDS: Final = frozenset({"1", "true", "on", "yes"})
-_MAX_DEVICES: Final = 5
-"""Maximum number of addresses that a message contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,14 +455,14 @@ def without_novas(
     sentences = list[str]()
     if both := sorted(selected & given):
         sentences.append(
-            f"{named_few(both, _SHOWN)}: nova-compute gives them to guests without Placement, so the agent"
+            f"{named_devices(both)}: nova-compute gives them to guests without Placement, so the agent"
             " does not offer them. Set report_in_placement = true in section pci of nova.conf, or remove them"
             " from device_spec there"
         )
     if nova.problems and (unsure := sorted(selected - given)):
         sentences += nova.problems
         sentences.append(
-            f"{named_few(unsure, _SHOWN)}: nova-compute may give them to guests, so the agent does not offer"
+            f"{named_devices(unsure)}: nova-compute may give them to guests, so the agent does not offer"
             " them until it can read all these options and is reloaded. If nova-compute gives no devices to"
             " guests, set an empty [pci] nova_config"
         )
