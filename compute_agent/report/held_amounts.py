@@ -32,9 +32,9 @@ from math import ceil
 from typing import Final
 
 from compute_agent.inventory.attributes import is_ours
-from compute_agent.inventory.device_spec import ONE_TIME_USE
+from compute_agent.inventory.device_spec import ONE_TIME_USE, named_devices
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree, device_of
-from compute_agent.model.messages import full_name, named_few
+from compute_agent.model.messages import full_name
 from compute_agent.model.resource import HUGE_PAGES, MEMORY, OWN_CLASSES
 from compute_agent.report.plan import (
     OwnedNames,
@@ -363,9 +363,6 @@ def _removed_classes(
 HeldAmount = Callable[[str, str], int]
 """A function that returns the amount which consumers hold, given a provider's uuid and a resource class."""
 
-_SHOWN: Final = 5
-"""Maximum number of addresses that a message contains."""
-
 
 def without_foreign_devices(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider]
@@ -387,7 +384,7 @@ def without_foreign_devices(
             foreign.setdefault("another program", []).append(node.device)
     left_out = {address for addresses in foreign.values() for address in addresses}
     sentences = (
-        f"{named_few(addresses, _SHOWN)}: {program} reports them to Placement, so the agent does not. Remove"
+        f"{named_devices(addresses)}: {program} reports them to Placement, so the agent does not. Remove"
         " them from [pci] device_spec here, or there"
         for program, addresses in sorted(foreign.items())
     )
