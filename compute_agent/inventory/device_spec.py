@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import os_resource_classes
 import os_traits
@@ -84,14 +84,6 @@ def address_fields(address: str) -> AddressFields:
     return domain, bus, slot, function
 
 
-class AddressRule(Protocol):
-    """Selects PCI devices by their address."""
-
-    def matches_address(self, fields: AddressFields) -> bool:
-        """Whether the rule selects the address with these fields."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class AddressGlob:
     """An address rule with fixed fields; ``*`` matches any value of a field."""
@@ -123,6 +115,10 @@ class AddressRegex:
     def matches_address(self, fields: AddressFields) -> bool:
         """Whether the rule selects the address with these fields."""
         return all(pattern.match(each) for pattern, each in zip(self.patterns, fields, strict=True))
+
+
+AddressRule = AddressGlob | AddressRegex
+"""Selects PCI devices by their address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +163,12 @@ class DeviceSpec:
             return False
         if self.mdev_type and self.type_of(device) is None:
             return False
-        owner = physical.get(device.physical_function or "")
         if self.address.matches_address(address_fields(device.address)):
             return True
         # As in Nova, an address without wildcards that selects a card also selects the card's virtual
         # functions.
         single = self.address.single_address if isinstance(self.address, AddressGlob) else None
-        return owner is not None and single == owner.address
+        return single is not None and single == device.physical_function and single in physical
 
     def type_of(self, device: PciDevice) -> MdevType | None:
         """The entry's type of mediated devices, if the device can make it; otherwise None."""
@@ -226,14 +221,12 @@ def match_devices(
     # The physical functions are needed even if no entry selects them, because the address of a physical
     # function also selects its virtual functions.
     physical = {device.address: device for device in known if device.is_physical}
-    pairs = []
-    for device in known:
-        if device.is_bridge:
-            continue
-        spec = next((one for one in specs if one.matches_device(device, physical)), None)
-        if spec is not None:
-            pairs.append((device, spec))
-    return tuple(pairs)
+    return tuple(
+        (device, spec)
+        for device in known
+        if not device.is_bridge
+        and (spec := next((one for one in specs if one.matches_device(device, physical)), None))
+    )
 
 
 def _parse_entry(entry: Mapping[str, Any]) -> DeviceSpec:
