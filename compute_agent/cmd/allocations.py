@@ -35,9 +35,8 @@ class AllocationsRestore(AgentLister):
     [placement]. The exit status is 1 if an allocation could not be restored.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument("--dry-run", action="store_true", help="list the changes, and make none")
         parser.add_argument(
             "files",
@@ -46,7 +45,6 @@ class AllocationsRestore(AgentLister):
             metavar="FILE",
             help="state.json from the [DEFAULT] state_path of an agent, or a current copy of this file",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Restore the allocations in the state files; return a row for each consumer."""

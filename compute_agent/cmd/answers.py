@@ -118,17 +118,18 @@ class ReshapeCommand(AgentLister):
     The command lists the moved allocations.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    METHOD = "reshape"
+    PARAMS = ("dry_run",)
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--dry-run", action="store_true", help="list the allocations to move, and move none"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Move the allocations; return a row for each of them, and for each changed inventory."""
-        answer = self.ask_daemon("reshape", {"dry_run": parsed_args.dry_run})
+        answer = self.send_request(parsed_args)
         moves = [("allocation", move["guest"], *move["from"], *move["to"]) for move in answer["moves"]]
         inventories = [_inventory_change(change) for change in answer["inventories"]]
         return _MOVES, [*moves, *inventories]

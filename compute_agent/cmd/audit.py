@@ -32,9 +32,8 @@ class AuditCommand(AgentLister):
     METHOD = "audit"
     COLUMNS = ("finding", "consumer", "name", "resources", "detail", "remedy", "outcome")
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--heal",
             action="store_true",
@@ -63,7 +62,6 @@ class AuditCommand(AgentLister):
             metavar="UUID",
             help="check only this consumer; can be given several times",
         )
-        return parser
 
     def request_rows(self, parsed_args: argparse.Namespace) -> list[Mapping[str, Any]]:
         """Request the audit after the user has confirmed deletions; return a row for each finding."""

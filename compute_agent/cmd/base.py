@@ -37,12 +37,23 @@ class ConfigMixin:
     """Base class of commands that need the configuration, or the daemon that it describes.
 
     :cvar METHOD: the request that the command sends to the daemon; empty for commands with other actions.
+    :cvar PARAMS: the names of the arguments that are the parameters of this request.
     """
 
     METHOD: ClassVar[str] = ""
+    PARAMS: ClassVar[tuple[str, ...]] = ()
     app: Any
     exit_status = 0
     """The exit status of a command without an error. An action can set another status."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The parser of the command line, with the options of cliff and of the command."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)  # type: ignore[misc]  # of cliff's
+        self.add_options(parser)
+        return parser
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's own options and arguments; this base class has none."""
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command. Returns its exit status."""
@@ -95,7 +106,7 @@ class ConfigMixin:
 
     def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         """The parameters of the request, from the arguments of the command."""
-        return {}
+        return {name: getattr(parsed_args, name) for name in self.PARAMS}
 
 
 class _CsvOne(CSVLister, SingleFormatter):

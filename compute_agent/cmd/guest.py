@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from compute_agent.cmd.base import AgentLister, Commands, ShowOne
 from compute_agent.model.guest_settings import (
@@ -86,8 +86,7 @@ def _given_options(parsed_args: argparse.Namespace, *names: str) -> dict[str, An
 class _GuestStart(ShowOne):
     """Base class of commands that start or adopt a guest. Adds the options that only a new guest can have."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--uuid", help="consumer uuid of the allocation that the guest uses; default: a new uuid"
         )
@@ -96,7 +95,6 @@ class _GuestStart(ShowOne):
             "--vcpus", type=int, help="number of guest CPUs; default: the number of CPUs in the allocation"
         )
         _add_settings(parser)
-        return parser
 
     def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         return _given_options(parsed_args, "uuid", "name", "vcpus", *SETTING_NAMES)
@@ -110,9 +108,9 @@ class GuestRun(_GuestStart):
 
     METHOD = "guest.run"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
+        super().add_options(parser)
         parser.add_argument(
             "--env",
             action="append",
@@ -125,7 +123,6 @@ class GuestRun(_GuestStart):
         )
         parser.add_argument("--cwd", default=os.getcwd(), help="working folder; default: the current folder")
         parser.add_argument("command", nargs="+", metavar="COMMAND", help="program and arguments, after --")
-        return parser
 
     def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         """The settings of the guest, with its command, folder and environment."""
@@ -139,9 +136,9 @@ class GuestAdopt(_GuestStart):
 
     METHOD = "guest.adopt"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
+        super().add_options(parser)
         origin = parser.add_mutually_exclusive_group(required=True)
         origin.add_argument("--pid", type=int, help="process id")
         origin.add_argument(
@@ -151,7 +148,6 @@ class GuestAdopt(_GuestStart):
             " The agent moves all processes of this cgroup to a cgroup of the guest. The guest ends when the"
             " last of these processes ends.",
         )
-        return parser
 
     def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         """The settings of the guest, with its process or cgroup."""
@@ -173,13 +169,10 @@ class GuestList(AgentLister):
 
 
 class _OneGuest(ShowOne):
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("guest", help="uuid or name")
-        return parser
+    PARAMS: ClassVar[tuple[str, ...]] = ("guest",)
 
-    def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
-        return {"guest": parsed_args.guest}
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("guest", help="uuid or name")
 
 
 class GuestShow(_OneGuest):
@@ -206,11 +199,9 @@ class GuestVerify(AgentLister):
     COLUMNS = ("guest", "name", "kind", "state", "promised", "found")
     EMPTY = "Nothing so far: no guest has a promise."
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's arguments."""
-        parser = super().get_parser(prog_name)
         parser.add_argument("guest", nargs="?", help="uuid or name; all guests by default")
-        return parser
 
     def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         """The guest; empty for all guests."""
@@ -233,9 +224,9 @@ class GuestSet(_OneGuest):
 
     METHOD = "guest.set"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
+        super().add_options(parser)
         _add_settings(parser)
         parser.add_argument(
             "--unset",
@@ -246,7 +237,6 @@ class GuestSet(_OneGuest):
             help="remove the value that an earlier `guest set` gave to this setting, such as qos_class; can"
             " be given several times",
         )
-        return parser
 
     def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         """The guest, the given settings, and the names of the settings to unset."""
@@ -261,10 +251,11 @@ class GuestLimit(_OneGuest):
     """
 
     METHOD = "guest.limit"
+    PARAMS = ("guest", "cpus")
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
+        super().add_options(parser)
         limit = parser.add_mutually_exclusive_group(required=True)
         limit.add_argument(
             "--cpus",
@@ -272,11 +263,6 @@ class GuestLimit(_OneGuest):
             help="maximum number of CPUs that all threads of the guest use together, such as 0.5",
         )
         limit.add_argument("--unset", action="store_true", help="remove the limit that was set by hand")
-        return parser
-
-    def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
-        """The guest and the limit; no number removes the limit."""
-        return {**super().request_params(parsed_args), "cpus": parsed_args.cpus}
 
 
 class GuestEvict(_OneGuest):
@@ -297,20 +283,16 @@ class GuestMove(_OneGuest):
     """
 
     METHOD = "guest.move"
+    PARAMS = ("guest", "dry_run")
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
+        super().add_options(parser)
         parser.add_argument(
             "--dry-run",
             action="store_true",
             help="print the CPUs to which the guest would move, and move nothing",
         )
-        return parser
-
-    def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
-        """The guest, and whether the daemon only answers with the CPUs."""
-        return {**super().request_params(parsed_args), "dry_run": parsed_args.dry_run}
 
 
 class GuestStop(_OneGuest):

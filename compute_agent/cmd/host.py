@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -118,9 +120,8 @@ class TopologyShow(ShowOne):
         offer_formats(manager, "svg", "tree")
         return manager
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument("--svg", metavar="FILE", type=Path, help="also write a picture to FILE")
         parser.add_argument(
             "--noise",
@@ -129,7 +130,6 @@ class TopologyShow(ShowOne):
             metavar="N",
             help="measure interruptions of CPUs for N seconds, and show them",
         )
-        return parser
 
     @property
     def formatter_default(self) -> str:
@@ -224,6 +224,18 @@ class ConfigCheck(ShowOne):
             return 1
         return MISTAKEN if self._mistakes else 0
 
+    @contextmanager
+    def _check_step(self, again: bool = True) -> Iterator[None]:
+        """Note the refusal of a step, and go on, so that one call of the command reports all refusals.
+
+        :param again: whether to note a refusal that an earlier step has caused, too.
+        """
+        try:
+            yield
+        except (ConfigError, DriverError, IdentityError, PlacementError) as error:
+            if again or str(error) not in self._refusals:
+                self._refusals.append(str(error))
+
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Check the whole configuration; return the refusals and warnings."""
         conf = self.load_conf()
@@ -232,62 +244,42 @@ class ConfigCheck(ShowOne):
         shares: dict[str, ShareSpec] = {}
         tree, rules, client = None, None, None
         warnings = []
-        # A failed step does not end the check, so one call of the command reports all refusals.
-        try:
+        with self._check_step():
             warnings = list(filter(None, [check_state_folder(conf)]))
-        except ConfigError as error:
-            self._refusals.append(str(error))
-        try:
+        # A user without rights to the state folder can check a configuration, too.
+        with self._check_step(), suppress(OSError):
             check_owner(Path(conf.state_path), read_identity(Path(conf.host.root)))
-        except IdentityError as error:
-            self._refusals.append(str(error))
-        except OSError:  # a user without rights to the state folder can check a configuration, too
-            pass
-        try:
+        with self._check_step():
             check_options(conf)
-        except ConfigError as error:
-            self._refusals.append(str(error))
-        try:
+        with self._check_step():
             client = PlacementClient.from_conf(conf)
-        except PlacementError as error:
-            self._refusals.append(str(error))
-        try:
+        with self._check_step():
             registry, classes = load_registry(), parse_classes(conf)
             shares = classes.share_specs
             rules = build_rules(conf, registry, classes)
             read_settings(conf, registry)
-        except ConfigError as error:
-            self._refusals.append(str(error))
         stopped = stopped_cpus(conf, topology, _root_owner(conf, None)[0].beside)
-        try:
+        with self._check_step():
             sets = resolve_cpu_sets(options.cpu_options(conf), topology)
             warnings += _stray_warnings(Path(conf.state_path) / STATE_FILE, sets, topology.usable - stopped)
-        except ConfigError as error:
-            self._refusals.append(str(error))
         owner, root_is, unasked = _root_owner(conf, client)
-        try:
+        guests: list[dict[str, Any]] = []
+        # An earlier step can have refused the same rules.
+        with self._check_step(again=False):
             follows = policy_of(conf, owner.beside) == FOLLOW
             guests = check_guests(parse_policy(conf, follows), self.ask_if_running("guest.inputs") or [])
-        except ConfigError as error:
-            guests = []
-            if str(error) not in self._refusals:
-                self._refusals.append(str(error))
         resctrl = open_resctrl(conf)
         self._mistakes += [*find_unknown_options(conf), *filter(None, [unasked])]
         driver = ""
-        try:
+        with self._check_step():
             driver = choose_driver(conf.guests.drivers, libvirtd_is_usable(conf.libvirt.uri), "", {}).name
-        except DriverError as error:
-            self._refusals.append(str(error))
         warnings += config_warnings(conf, rules, resctrl, driver)
-        try:
+        with self._check_step():
             platform = offered_platform(resctrl.control, shares)
             known = None if rules is None else classes.classes.keys()
             derived = derive_tree(conf, topology, sets, known, platform, owner, _own_uuid(conf))
             tree = derived.tree
             warnings += derived.warnings
-        except ConfigError as error:
-            self._refusals.append(str(error))
         inventories = _inventory_rows(tree) if tree is not None and not self._refusals else []
         return document_columns(
             {
@@ -381,15 +373,13 @@ def _inventory_rows(tree: ProviderTree) -> list[tuple[Any, ...]]:
 class InventoryShow(AgentLister):
     """Compare the inventories and traits that the agent derives for this host with the ones in Placement."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--derived",
             action="store_true",
             help="show only the inventories that result from configuration and host; needs no daemon",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Derive the inventories, or request a comparison from the daemon; return the rows."""
@@ -447,20 +437,15 @@ class HostDisable(ShowOne):
     """Keep new guests away from this host until ``host enable`` runs. Running guests stay unchanged."""
 
     METHOD = "host.disable"
+    PARAMS = ("reason",)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--reason",
             required=True,
             help="reason for which the host is disabled; `compute-agent status` shows this text",
         )
-        return parser
-
-    def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
-        """The reason."""
-        return {"reason": parsed_args.reason}
 
 
 class HostEnable(ShowOne):
@@ -478,12 +463,10 @@ class ConfigShow(AgentLister):
     Passwords and other secrets are not shown.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument("--all", action="store_true", help="also show options that have their default")
         parser.add_argument("--origin", action="store_true", help="show the file that sets each option")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read the configuration. Returns the columns, and a row for each option."""

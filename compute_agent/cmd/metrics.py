@@ -35,9 +35,8 @@ class MetricsShow(AgentLister):
         offer_formats(manager, "svg")
         return manager
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument("guest", nargs="?", metavar="GUEST", help="uuid or name of a guest, or a class")
         parser.add_argument(
             "--since",
@@ -55,7 +54,6 @@ class MetricsShow(AgentLister):
             help="end, in the format of --since; default: now",
         )
         parser.add_argument("--svg", metavar="FILE", type=Path, help="also write a picture to FILE")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read the stored samples, and draw them if a picture is wanted. Returns the columns and the rows."""

@@ -32,9 +32,8 @@ class ReleaseCommand(AgentLister):
     again. The exit status is 1 if a change could not be undone.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--pins",
             action="store_true",
@@ -62,7 +61,6 @@ class ReleaseCommand(AgentLister):
             action="store_true",
             help="cancel an earlier release, so that the agent can start on this host again",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """End the daemon and undo its changes, or with ``--dry-run`` list them; return the rows."""

@@ -34,9 +34,8 @@ class TopCommand(AgentCommand):
     If the output is a file or a pipe, the command prints the screen once.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--interval",
             type=_positive_seconds,
@@ -46,7 +45,6 @@ class TopCommand(AgentCommand):
         )
         parser.add_argument("--sort", choices=ORDERS, default="cpu", help="order of guests; default: cpu")
         parser.add_argument("--once", action="store_true", help="print the whole screen once")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Show the screen until a key ends it, or print it once."""

@@ -25,16 +25,14 @@ class WatermarkList(AgentLister):
         " all metrics."
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--metrics",
             action="store_true",
             help="list the available metrics instead of the watermarks: built-in metrics, and metrics of"
             " installed packages; the option needs no daemon",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon for watermarks, or list the installed metrics; return the rows."""
@@ -119,12 +117,12 @@ class WatermarkTest(AgentLister):
     """
 
     METHOD = "watermark.test"
+    PARAMS = ("metric", "usage")
     COLUMNS = ("action", "guest", "name")
     EMPTY = "Nothing would be done: no threshold is exceeded, or all guests are protected."
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--usage",
             required=True,
@@ -133,11 +131,6 @@ class WatermarkTest(AgentLister):
         parser.add_argument(
             "--metric", default="cpu_usage", help="metric of the watermarks; default: cpu_usage"
         )
-        return parser
-
-    def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
-        """The metric and the assumed usage."""
-        return {"metric": parsed_args.metric, "usage": parsed_args.usage}
 
 
 COMMANDS: Final[Commands] = {"watermark list": WatermarkList, "watermark test": WatermarkTest}
