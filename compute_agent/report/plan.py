@@ -45,6 +45,13 @@ class ReportedProvider:
     attributes: Mapping[str, str | float] = field(default_factory=dict)
 
 
+def present_inventories(
+    uuid: str, reported: Mapping[str, ReportedProvider]
+) -> Mapping[str, ProviderInventory]:
+    """The inventories of a provider in Placement; empty if Placement has no such provider."""
+    return reported[uuid].inventories if uuid in reported else {}
+
+
 def is_novas_device(provider: ReportedProvider) -> bool:
     """Whether nova-compute reports the PCI device that this provider represents."""
     if os_traits.COMPUTE_MANAGED_PCI_DEVICE in provider.traits:
@@ -251,8 +258,7 @@ def wanted_inventories(
     derived: ProviderTree, node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> dict[str, ProviderInventory]:
     """All inventories that a provider should have: those of other programs, and the agent's own."""
-    has, ours = reported.get(node.uuid), owned.get(node.uuid, OwnedNames())
-    present = {} if has is None else has.inventories
+    ours, present = owned.get(node.uuid, OwnedNames()), present_inventories(node.uuid, reported)
     others = {name: held for name, held in present.items() if name not in ours.classes}
     settled = settled_inventories(derived, node, reported, owned)
     return {**others, **{name: one.inventory for name, one in settled.items()}}
@@ -262,8 +268,7 @@ def settled_inventories(
     derived: ProviderTree, node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> dict[str, SettledInventory]:
     """The agent's inventories of a provider by resource class, with the decisions about foreign values."""
-    has, ours = reported.get(node.uuid), owned.get(node.uuid, OwnedNames())
-    present = {} if has is None else has.inventories
+    ours, present = owned.get(node.uuid, OwnedNames()), present_inventories(node.uuid, reported)
     return {
         name: settle_inventory(
             name,

@@ -19,7 +19,13 @@ from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.model.resource import MOVABLE, STOCK_NAMES
 from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held, total_amounts
 from compute_agent.report.client import consumer_body
-from compute_agent.report.plan import Ownership, ReportedProvider, inventories_to_api, wanted_inventories
+from compute_agent.report.plan import (
+    Ownership,
+    ReportedProvider,
+    inventories_to_api,
+    present_inventories,
+    wanted_inventories,
+)
 
 _OTHER_NAME: Final = {**STOCK_NAMES, **{stock: ours for ours, stock in STOCK_NAMES.items()}}
 
@@ -103,7 +109,7 @@ def plan_reshape(
     changes = tuple(
         InventoryChange(uuid, before, after)
         for uuid, after in wanted.items()
-        if after != (before := dict(reported[uuid].inventories) if uuid in reported else {})
+        if after != (before := dict(present_inventories(uuid, reported)))
     )
     moved = {move.consumer for move in planner.moves}
     return ReshapePlan(
