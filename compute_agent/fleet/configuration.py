@@ -49,17 +49,23 @@ start.
 _MODE: Final = 0o640
 
 
+@contextmanager
+def _explain_errors(problem: str) -> Iterator[None]:
+    """A context in which errors of the system become errors of the fleet."""
+    try:
+        yield
+    except OSError as error:
+        raise FleetError(f"{problem}: {error.strerror or error}") from error
+
+
 def read_kept(path: Path) -> bytes | None:
     """The content of the file of a revision; None if the file does not exist.
 
     :raises FleetError: the file cannot be read, or another user could have written it.
     """
-    try:
+    with _explain_errors(f"{path} cannot be read"), suppress(FileNotFoundError):
         return read_own(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise FleetError(f"{path} cannot be read: {error.strerror or error}") from error
+    return None
 
 
 def keep_offered(folder: Path, content: bytes) -> Path:
@@ -71,10 +77,8 @@ def keep_offered(folder: Path, content: bytes) -> Path:
     with suppress(FleetError):
         if read_kept(path) == content:  # the revision was refused before, and is tried again
             return path
-    try:
+    with _explain_errors(f"{path} cannot be written"):
         write_durably(path, content, _MODE)
-    except OSError as error:
-        raise FleetError(f"{path} cannot be written: {error.strerror or error}") from error
     return path
 
 
@@ -84,11 +88,9 @@ def take_up(folder: Path) -> None:
     :raises FleetError: the file of the adopted revision cannot be replaced.
     """
     # A rename is atomic: after a crash the file is either the whole old file or the whole new file.
-    try:
+    with _explain_errors(f"{folder / KEPT_FILE} cannot be replaced"):
         os.replace(folder / OFFERED_FILE, folder / KEPT_FILE)
         sync_folder(folder)
-    except OSError as error:
-        raise FleetError(f"{folder / KEPT_FILE} cannot be replaced: {error.strerror or error}") from error
 
 
 @dataclass(frozen=True, slots=True)

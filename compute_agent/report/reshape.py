@@ -215,7 +215,12 @@ class _ReshapePlanner:
         if converted and location is not None:
             # Sibling threads that the guest keeps empty also count as its PCPU.
             amounts["PCPU"] = len(location.own)
-        targets = self._find_capacity(consumer, amounts, sources, location)
+        if location is not None:
+            targets = self._free.fit_amounts(self.held[consumer], amounts, location)
+        else:
+            # If the guest does not run, all amounts go to one zone, preferably to the present zone.
+            zones = (self._zones.get(uuid, frozenset()) for parts in sources.values() for uuid in parts)
+            targets = self._free.fit_together(self.held[consumer], amounts, frozenset().union(*zones))
         if isinstance(targets, str):
             return targets
         for key, parts in sources.items():
@@ -227,23 +232,6 @@ class _ReshapePlanner:
             return False
         totals = total_amounts(self.held[consumer])
         return not totals.get("PCPU") and totals.get("VCPU") == location.pinned_vcpus
-
-    def _find_capacity(
-        self,
-        consumer: str,
-        amounts: Mapping[str, int],
-        sources: Mapping[tuple[str, str], Mapping[str, int]],
-        location: CpuLocation | None,
-    ) -> dict[str, dict[str, int]] | str:
-        """Amounts by new resource class and target provider, or the reason why no capacity was found."""
-        has = self.held[consumer]
-        if location is not None:
-            return self._free.fit_amounts(has, amounts, location)
-        # If the guest does not run, all amounts go to one zone, preferably to the present zone.
-        origin = frozenset().union(
-            *(self._zones.get(uuid, frozenset()) for parts in sources.values() for uuid in parts)
-        )
-        return self._free.fit_together(has, amounts, origin)
 
     def _record_move(
         self, consumer: str, key: tuple[str, str], sources: Mapping[str, int], targets: Mapping[str, int]
