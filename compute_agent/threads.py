@@ -79,14 +79,6 @@ def log_failures(log: logging.Logger, message: str) -> Callable[[bool], None]:
     return log_failure
 
 
-def _is_always_needed() -> bool:
-    return True
-
-
-def _do_nothing() -> None:
-    return None
-
-
 class PeriodicTask:
     """A thread that repeats rounds, even after an exception in a round.
 
@@ -100,10 +92,10 @@ class PeriodicTask:
         pause: Callable[[float], float | None],
         failed: Callable[[bool], None],
         *,
-        is_needed: Callable[[], bool] = _is_always_needed,
-        begin: Callable[[], None] = _do_nothing,
-        rest: Callable[[], None] = _do_nothing,
-        keep: Callable[[], None] = _do_nothing,
+        is_needed: Callable[[], bool] = lambda: True,
+        begin: Callable[[], None] = lambda: None,
+        rest: Callable[[], None] = lambda: None,
+        keep: Callable[[], None] = lambda: None,
         signal: WakeSignal | None = None,
         name: str = "",
     ) -> None:

@@ -48,8 +48,9 @@ from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
 from compute_agent.report.answers import NotFoundError, PlacementError
+from compute_agent.report.capacity import total_amounts
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.guest_claims import ClaimNote, is_own_claim, total_amounts
+from compute_agent.report.guest_claims import ClaimNote, is_own_claim
 from compute_agent.report.plan import Ownership, ReportedProvider
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.root_provider import (

@@ -4,47 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
-from compute_agent.cmd.base import AgentLister, Commands, LinesColumn, ShowOne, document_columns
-
-
-class AnswerLister(AgentLister):
-    """Base class of commands that print the rows of one answer of the daemon."""
-
-    METHOD: ClassVar[str]
-    COLUMNS: ClassVar[tuple[str, ...]]
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the rows from the daemon. Returns the columns and the rows."""
-        rows = self.request_rows()
-        if not rows and (reason := self.why_empty()):
-            self.say_why_empty(reason)
-        return self.COLUMNS, [tuple(_cell_value(row[name]) for name in self.COLUMNS) for row in rows]
-
-    def request_rows(self) -> list[Mapping[str, Any]]:
-        """The rows of the daemon's answer; each has a value for each column."""
-        rows: list[Mapping[str, Any]] = self.ask_daemon(self.METHOD)
-        return rows
-
-    def why_empty(self) -> str:
-        """A sentence with the reason for an empty list; empty if the list needs no explanation."""
-        return ""
-
-
-def _cell_value(value: Any) -> Any:
-    return LinesColumn(value) if isinstance(value, list | dict) else value
+from compute_agent.cmd.base import AgentLister, Commands, ShowOne
 
 
 class StatusCommand(ShowOne):
     """Show the state of the running agent."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the status from the daemon. Returns the names and values to print."""
-        return document_columns(self.ask_daemon("status"))
+    METHOD = "status"
 
 
-class CapacityShow(AnswerLister):
+class CapacityShow(AgentLister):
     """Show unused shared CPUs and memory, how much of them the agent offers, and why."""
 
     METHOD = "capacity.show"
@@ -64,22 +35,20 @@ class CapacityShow(AnswerLister):
         )
 
 
-class DeviceList(AnswerLister):
+class DeviceList(AgentLister):
     """List the PCI devices that the host offers, with their NUMA nodes, drivers, links and guests."""
 
     METHOD = "device.list"
     COLUMNS = ("address", "resource_class", "held", "total", "numa_node", "driver", "link", "guests")
 
-    def request_rows(self) -> list[Mapping[str, Any]]:
+    EMPTY = "The host offers no PCI devices: [pci] device_spec selects none."
+
+    def request_rows(self, parsed_args: argparse.Namespace) -> list[Mapping[str, Any]]:
         """The devices, each with the sorted uuids of its guests."""
-        return [{**row, "guests": sorted(row["guests"])} for row in super().request_rows()]
-
-    def why_empty(self) -> str:
-        """A sentence about the option that selects no device."""
-        return "The host offers no PCI devices: [pci] device_spec selects none."
+        return [{**row, "guests": sorted(row["guests"])} for row in super().request_rows(parsed_args)]
 
 
-class InterferenceList(AnswerLister):
+class InterferenceList(AgentLister):
     """List pairs of guests: a disturbed guest, and the guest that disturbs it according to the agent.
 
     The columns show the reason of each decision, and whether the second guest is limited. `compute-agent
@@ -111,7 +80,7 @@ class InterferenceList(AnswerLister):
         )
 
 
-class ResctrlGroupList(AnswerLister):
+class ResctrlGroupList(AgentLister):
     """List the resctrl groups of this host with their cache ways and bandwidth, and the guests in them.
 
     For groups of other programs, the column kind contains foreign.
@@ -149,17 +118,18 @@ class ReshapeCommand(AgentLister):
     The command lists the moved allocations.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    METHOD = "reshape"
+    PARAMS = ("dry_run",)
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--dry-run", action="store_true", help="list the allocations to move, and move none"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Move the allocations; return a row for each of them, and for each changed inventory."""
-        answer = self.ask_daemon("reshape", {"dry_run": parsed_args.dry_run})
+        answer = self.send_request(parsed_args)
         moves = [("allocation", move["guest"], *move["from"], *move["to"]) for move in answer["moves"]]
         inventories = [_inventory_change(change) for change in answer["inventories"]]
         return _MOVES, [*moves, *inventories]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import stevedore
 from cliff.columns import FormattableColumn
@@ -18,7 +18,7 @@ from cliff.lister import Lister as CliffLister
 from cliff.show import ShowOne as CliffShowOne
 from stevedore.extension import Extension
 
-from compute_agent.agent.protocol import call_agent, socket_path
+from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, call_agent, socket_path
 
 if TYPE_CHECKING:
     from oslo_config import cfg
@@ -34,9 +34,30 @@ Commands = Mapping[str, type[CliffCommand]]
 
 
 class ConfigMixin:
-    """Base class of commands that need the configuration, or the daemon that it describes."""
+    """Base class of commands that need the configuration, or the daemon that it describes.
 
+    :cvar METHOD: the request that the command sends to the daemon; empty for commands with other actions.
+    :cvar PARAMS: the names of the arguments that are the parameters of this request.
+    """
+
+    METHOD: ClassVar[str] = ""
+    PARAMS: ClassVar[tuple[str, ...]] = ()
     app: Any
+    exit_status = 0
+    """The exit status of a command without an error. An action can set another status."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The parser of the command line, with the options of cliff and of the command."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)  # type: ignore[misc]  # of cliff's
+        self.add_options(parser)
+        return parser
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's own options and arguments; this base class has none."""
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Run the command. Returns its exit status."""
+        return super().run(parsed_args) or self.exit_status  # type: ignore[misc]  # of cliff's
 
     def get_epilog(self) -> str:
         """Return no epilog, because cliff would search all installed packages to write one."""
@@ -72,6 +93,20 @@ class ConfigMixin:
         :raises RequestError: the daemon refuses the request.
         """
         return call_agent(socket_path(self.load_own_conf()), method, params)
+
+    def ask_if_running(self, method: str) -> Any:
+        """The answer of the daemon to a request; None if no daemon answers, or if it refuses the request."""
+        with suppress(DaemonUnreachableError, RequestError):
+            return self.ask_daemon(method)
+        return None
+
+    def send_request(self, parsed_args: argparse.Namespace) -> Any:
+        """Send the request of the command to the daemon, and return its answer."""
+        return self.ask_daemon(self.METHOD, self.request_params(parsed_args))
+
+    def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        """The parameters of the request, from the arguments of the command."""
+        return {name: getattr(parsed_args, name) for name in self.PARAMS}
 
 
 class _CsvOne(CSVLister, SingleFormatter):
@@ -120,7 +155,30 @@ class AgentCommand(ConfigMixin, CliffCommand):
 
 
 class AgentLister(ConfigMixin, CliffLister):
-    """Base class of commands that print a list."""
+    """Base class of commands that print a list, unless they do more: the rows of one answer of the daemon.
+
+    :cvar COLUMNS: the names of the columns. Each row of the answer has a value for each of them.
+    :cvar EMPTY: a sentence with the reason for an empty list; empty if the list needs no explanation.
+    """
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ()
+    EMPTY: ClassVar[str] = ""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Request the rows from the daemon. Returns the columns and the rows."""
+        rows = self.request_rows(parsed_args)
+        if not rows and (reason := self.why_empty()):
+            self.say_why_empty(reason)
+        return self.COLUMNS, [tuple(_cell_value(row[name]) for name in self.COLUMNS) for row in rows]
+
+    def request_rows(self, parsed_args: argparse.Namespace) -> list[Mapping[str, Any]]:
+        """The rows of the daemon's answer."""
+        rows: list[Mapping[str, Any]] = self.send_request(parsed_args)
+        return rows
+
+    def why_empty(self) -> str:
+        """A sentence with the reason for an empty list; empty if the list needs no explanation."""
+        return self.EMPTY
 
     def say_why_empty(self, sentence: str) -> None:
         """Print the reason for an empty list to standard error, where programs do not read it as a row."""
@@ -128,32 +186,30 @@ class AgentLister(ConfigMixin, CliffLister):
 
 
 class ShowOne(ConfigMixin, CliffShowOne):
-    """Base class of commands that print one object.
+    """Base class of commands that print one object, unless they do more: one answer of the daemon.
 
     Such commands also have the format ``csv``, which cliff has only for lists.
     """
 
     def _load_formatter_plugins(self) -> stevedore.ExtensionManager[SingleFormatter]:
         manager = super()._load_formatter_plugins()
-        offer_format(manager, "csv", _CsvOne)
+        offer_formats(manager, "csv", formatter=_CsvOne)
         return manager
 
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Request the object from the daemon. Returns the names and values to print."""
+        return document_columns(self.send_request(parsed_args))
 
-def offer_format(
-    formatters: stevedore.ExtensionManager[Any], name: str, formatter: Callable[[], Any]
+
+def offer_formats(
+    formatters: stevedore.ExtensionManager[Any], *names: str, formatter: Callable[[], Any] = AsItIsFormatter
 ) -> None:
-    """Add an output format to a command, unless the command already has a format of that name."""
+    """Add output formats to a command. By default, its action returns a complete document for them."""
     # One plugin manager serves all commands of a process, and several commands can add the same format.
-    if name not in formatters.names():
-        # The entry point is None, because the format comes from no entry point, and stevedore does not use
-        # it.
-        formatters.extensions.append(Extension(name, None, formatter, formatter()))  # type: ignore[arg-type]
-
-
-def offer_formats(formatters: stevedore.ExtensionManager[Any], *names: str) -> None:
-    """Add formats to a command. For each format, the action of the command returns a complete document."""
     for name in names:
-        offer_format(formatters, name, AsItIsFormatter)
+        if name not in formatters.names():
+            # The entry point is None, because the format comes from no entry point.
+            formatters.extensions.append(Extension(name, None, formatter, formatter()))  # type: ignore[arg-type]
 
 
 class LinesColumn(AnyColumn):
@@ -175,8 +231,21 @@ def _one_line(value: Any) -> str:
 
 def document_columns(document: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """Names and values of a document for :class:`ShowOne`; JSON and YAML stay nested."""
-    values = (LinesColumn(value) if isinstance(value, list | dict) else value for value in document.values())
-    return tuple(document), tuple(values)
+    return tuple(document), tuple(map(_cell_value, document.values()))
+
+
+def _cell_value(value: Any) -> Any:
+    return LinesColumn(value) if isinstance(value, list | dict) else value
+
+
+def local_time(moment: float, for_people: bool, timespec: str = "seconds") -> str:
+    """A time in the zone of the host, for people or in ISO 8601.
+
+    :param moment: seconds since the epoch.
+    :param timespec: the smallest unit of a time for programs.
+    """
+    local = datetime.fromtimestamp(moment).astimezone()
+    return f"{local:%Y-%m-%d %H:%M:%S}" if for_people else local.isoformat(timespec=timespec)
 
 
 def parse_moment(text: str) -> float:

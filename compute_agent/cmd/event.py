@@ -10,12 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
-from compute_agent.cmd.base import AgentLister, Commands, parse_moment
+from compute_agent.cmd.base import AgentLister, Commands, local_time, parse_moment
 from compute_agent.events.event import AgentEvent, EventKind
 from compute_agent.events.store import FILE, read_events
 
@@ -28,8 +27,7 @@ _POLL_SECONDS: Final = 0.5
 
 
 class _EventLister(AgentLister):
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--follow",
             action="store_true",
@@ -43,7 +41,6 @@ class _EventLister(AgentLister):
             metavar="KIND",
             help=f"list only events of this kind: {', '.join(EventKind)}; may be given several times",
         )
-        return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """List the stored events, or follow new events until interrupted. Returns the exit status."""
@@ -103,9 +100,9 @@ class EventList(_EventLister):
     The command reads the events that are stored on this host. The command needs no running daemon.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
+        super().add_options(parser)
         parser.add_argument(
             "--guest", metavar="GUEST", help="list only events of this guest; uuid or name of the guest"
         )
@@ -117,7 +114,6 @@ class EventList(_EventLister):
             help="start of the list: a length of time before now, such as 90, 30m, 1h or 7d, or a time,"
             " such as 2026-05-01T13:00; default: 1d",
         )
-        return parser
 
 
 class GuestHistory(_EventLister):
@@ -126,12 +122,11 @@ class GuestHistory(_EventLister):
     The command reads the events that are stored on this host. The command needs no running daemon.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's arguments."""
-        parser = super().get_parser(prog_name)
+        super().add_options(parser)
         parser.add_argument("guest", help="uuid or name")
         parser.set_defaults(since=0.0)
-        return parser
 
 
 def _is_about(event: AgentEvent, guest: str | None) -> bool:
@@ -174,9 +169,7 @@ def _file_identity(path: Path) -> tuple[int, int] | None:
 
 
 def _shown_row(event: AgentEvent, for_people: bool) -> dict[str, Any]:
-    local = datetime.fromtimestamp(event.time).astimezone()
-    written = f"{local:%Y-%m-%d %H:%M:%S}" if for_people else local.isoformat(timespec="milliseconds")
-    return {**asdict(event), "time": written}
+    return {**asdict(event), "time": local_time(event.time, for_people, "milliseconds")}
 
 
 def _event_line(event: AgentEvent, as_json: bool) -> str:

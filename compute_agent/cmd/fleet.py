@@ -36,15 +36,13 @@ class _SigningCommand(ShowOne):
 class FleetKey(_SigningCommand):
     """Show the public key of a private key for signing. If the private key does not exist, make it."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the argument for the key file."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "file",
             type=Path,
             help="file of the private key (PEM); the command makes a new key if the file does not exist",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Make the key, or read an existing key. Returns the names and values to print."""
@@ -79,9 +77,8 @@ class FleetSign(_SigningCommand):
     this host.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments for the settings, the key and the target folder."""
-        parser = super().get_parser(prog_name)
         parser.add_argument("settings", type=Path, help="ini file with the settings")
         parser.add_argument("--key", type=Path, required=True, help="file of the private key")
         parser.add_argument("--group", required=True, help="group of hosts")
@@ -104,7 +101,6 @@ class FleetSign(_SigningCommand):
             help="number of days after which a host that has not applied this revision yet refuses it;"
             " default: no limit",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Check and sign the settings, and write them to the target folder; return what to print."""
@@ -129,9 +125,8 @@ class FleetSign(_SigningCommand):
 class FleetShow(_SigningCommand):
     """Show the group and generation of a signed file, if one of the keys signed it."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments for the file and the keys."""
-        parser = super().get_parser(prog_name)
         parser.add_argument("file", type=Path)
         parser.add_argument(
             "--public-key",
@@ -140,7 +135,6 @@ class FleetShow(_SigningCommand):
             help="public key that the command accepts; can be given several times; default: [fleet]"
             " public_keys",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read the signed file, and verify it. Returns the names and values to print."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
 
-from compute_agent.cmd.base import AgentLister, Commands, LinesColumn, ShowOne, document_columns
+from compute_agent.cmd.base import AgentLister, Commands, ShowOne
 from compute_agent.model.guest_settings import (
     ISOLATION_LEVELS,
     SETTING_NAMES,
@@ -82,14 +83,10 @@ def _given_options(parsed_args: argparse.Namespace, *names: str) -> dict[str, An
     return {name: value for name in names if (value := getattr(parsed_args, name)) is not None}
 
 
-_SETTINGS: Final = SETTING_NAMES
-
-
 class _GuestStart(ShowOne):
     """Base class of commands that start or adopt a guest. Adds the options that only a new guest can have."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--uuid", help="consumer uuid of the allocation that the guest uses; default: a new uuid"
         )
@@ -98,13 +95,9 @@ class _GuestStart(ShowOne):
             "--vcpus", type=int, help="number of guest CPUs; default: the number of CPUs in the allocation"
         )
         _add_settings(parser)
-        return parser
 
-    @staticmethod
-    def settings(parsed_args: argparse.Namespace) -> dict[str, Any]:
-        """The given options by name. Options that were not given are left out."""
-        names = ("uuid", "name", "vcpus")
-        return _given_options(parsed_args, *names, *_SETTINGS)
+    def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        return _given_options(parsed_args, "uuid", "name", "vcpus", *SETTING_NAMES)
 
 
 class GuestRun(_GuestStart):
@@ -113,9 +106,11 @@ class GuestRun(_GuestStart):
     Example: guest run --vcpus 2 -- COMMAND ARG...
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    METHOD = "guest.run"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
+        super().add_options(parser)
         parser.add_argument(
             "--env",
             action="append",
@@ -128,26 +123,22 @@ class GuestRun(_GuestStart):
         )
         parser.add_argument("--cwd", default=os.getcwd(), help="working folder; default: the current folder")
         parser.add_argument("command", nargs="+", metavar="COMMAND", help="program and arguments, after --")
-        return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the daemon to start the guest. Returns the names and values to print."""
-        params = {
-            **self.settings(parsed_args),
-            "command": parsed_args.command,
-            "cwd": parsed_args.cwd,
-        }
-        if parsed_args.env:
-            params["environment"] = dict(parsed_args.env)
-        return document_columns(self.ask_daemon("guest.run", params))
+    def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        """The settings of the guest, with its command, folder and environment."""
+        environment = {"environment": dict(parsed_args.env)} if parsed_args.env else {}
+        command = {"command": parsed_args.command, "cwd": parsed_args.cwd}
+        return {**super().request_params(parsed_args), **command, **environment}
 
 
 class GuestAdopt(_GuestStart):
     """Turn a running process, or all processes of a cgroup, into a guest, and pin the guest to its CPUs."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    METHOD = "guest.adopt"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
+        super().add_options(parser)
         origin = parser.add_mutually_exclusive_group(required=True)
         origin.add_argument("--pid", type=int, help="process id")
         origin.add_argument(
@@ -157,52 +148,41 @@ class GuestAdopt(_GuestStart):
             " The agent moves all processes of this cgroup to a cgroup of the guest. The guest ends when the"
             " last of these processes ends.",
         )
-        return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the daemon to adopt the processes. Returns the names and values to print."""
+    def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        """The settings of the guest, with its process or cgroup."""
         # The daemon has another working folder, so it gets the absolute path.
         origin = (
             {"pid": parsed_args.pid}
             if parsed_args.pid is not None
             else {"cgroup": os.path.abspath(parsed_args.cgroup)}
         )
-        return document_columns(self.ask_daemon("guest.adopt", {**self.settings(parsed_args), **origin}))
+        return {**super().request_params(parsed_args), **origin}
 
 
 class GuestList(AgentLister):
     """List the guests of this host and their CPUs."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the guests from the daemon. Returns the columns, and a row for each guest."""
-        names = ("uuid", "name", "driver", "pid", "vcpus", "kind", "cpus", "reason")
-        rows = self.ask_daemon("guest.list")
-        if not rows:
-            self.say_why_empty("Nothing so far: this host has no guests that the agent knows of.")
-        return (*names, "refused"), [
-            (*(guest[name] for name in names), LinesColumn(guest["refused"])) for guest in rows
-        ]
+    METHOD = "guest.list"
+    COLUMNS = ("uuid", "name", "driver", "pid", "vcpus", "kind", "cpus", "reason", "refused")
+    EMPTY = "Nothing so far: this host has no guests that the agent knows of."
 
 
 class _OneGuest(ShowOne):
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    PARAMS: ClassVar[tuple[str, ...]] = ("guest",)
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("guest", help="uuid or name")
-        return parser
 
 
 class GuestShow(_OneGuest):
     """Show all data of one guest."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the guest from the daemon. Returns the names and values to print."""
-        return document_columns(self.ask_daemon("guest.show", {"guest": parsed_args.guest}))
+    METHOD = "guest.show"
 
 
 BROKEN: Final = 3
 """Exit status of ``guest verify`` if at least one promise is broken."""
-
-_VERDICT: Final = ("guest", "name", "kind", "state", "promised", "found")
 
 
 class GuestVerify(AgentLister):
@@ -215,27 +195,24 @@ class GuestVerify(AgentLister):
     The exit status is 0 if no promise is broken, 3 if at least one promise is broken, and 1 for an error.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    METHOD = "guest.verify"
+    COLUMNS = ("guest", "name", "kind", "state", "promised", "found")
+    EMPTY = "Nothing so far: no guest has a promise."
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's arguments."""
-        parser = super().get_parser(prog_name)
         parser.add_argument("guest", nargs="?", help="uuid or name; all guests by default")
-        return parser
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the verdicts. Returns the exit status: 3 if a promise is broken."""
-        self._status = 0
-        failed = super().run(parsed_args)
-        return failed or self._status
+    def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        """The guest; empty for all guests."""
+        return _given_options(parsed_args, "guest")
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the verdicts from the daemon. Returns the columns, and a row for each verdict."""
-        params = {} if parsed_args.guest is None else {"guest": parsed_args.guest}
-        rows = self.ask_daemon("guest.verify", params)
-        if not rows:
-            self.say_why_empty("Nothing so far: no guest has a promise.")
+    def request_rows(self, parsed_args: argparse.Namespace) -> list[Mapping[str, Any]]:
+        """The verdicts. A broken promise sets the exit status."""
+        rows = super().request_rows(parsed_args)
         if any(row["state"] == "broken" for row in rows):
-            self._status = BROKEN
-        return _VERDICT, [tuple(row[name] for name in _VERDICT) for row in rows]
+            self.exit_status = BROKEN
+        return rows
 
 
 class GuestSet(_OneGuest):
@@ -245,9 +222,11 @@ class GuestSet(_OneGuest):
     Settings from this command stay until you unset them, or until the guest has left the host for good.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    METHOD = "guest.set"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
+        super().add_options(parser)
         _add_settings(parser)
         parser.add_argument(
             "--unset",
@@ -258,14 +237,11 @@ class GuestSet(_OneGuest):
             help="remove the value that an earlier `guest set` gave to this setting, such as qos_class; can"
             " be given several times",
         )
-        return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the daemon to change the settings. Returns the names and values to print."""
-        params = {"guest": parsed_args.guest, **_given_options(parsed_args, *_SETTINGS)}
-        if parsed_args.unset:
-            params["unset"] = parsed_args.unset
-        return document_columns(self.ask_daemon("guest.set", params))
+    def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        """The guest, the given settings, and the names of the settings to unset."""
+        unset = {"unset": parsed_args.unset} if parsed_args.unset else {}
+        return {**super().request_params(parsed_args), **_given_options(parsed_args, *SETTING_NAMES), **unset}
 
 
 class GuestLimit(_OneGuest):
@@ -274,9 +250,12 @@ class GuestLimit(_OneGuest):
     If other limits of the guest exist, such as limits from watermarks, the lowest limit applies.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    METHOD = "guest.limit"
+    PARAMS = ("guest", "cpus")
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
+        super().add_options(parser)
         limit = parser.add_mutually_exclusive_group(required=True)
         limit.add_argument(
             "--cpus",
@@ -284,13 +263,6 @@ class GuestLimit(_OneGuest):
             help="maximum number of CPUs that all threads of the guest use together, such as 0.5",
         )
         limit.add_argument("--unset", action="store_true", help="remove the limit that was set by hand")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the daemon to set or remove the limit. Returns the names and values to print."""
-        return document_columns(
-            self.ask_daemon("guest.limit", {"guest": parsed_args.guest, "cpus": parsed_args.cpus})
-        )
 
 
 class GuestEvict(_OneGuest):
@@ -301,9 +273,7 @@ class GuestEvict(_OneGuest):
     `compute-agent event list --kind evict` shows the outcome.
     """
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the daemon to evict the guest. Returns the names and values to print."""
-        return document_columns(self.ask_daemon("guest.evict", {"guest": parsed_args.guest}))
+    METHOD = "guest.evict"
 
 
 class GuestMove(_OneGuest):
@@ -312,20 +282,17 @@ class GuestMove(_OneGuest):
     The agent moves such a guest by itself only if [policy] rebalance is true.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    METHOD = "guest.move"
+    PARAMS = ("guest", "dry_run")
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
+        super().add_options(parser)
         parser.add_argument(
             "--dry-run",
             action="store_true",
             help="print the CPUs to which the guest would move, and move nothing",
         )
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the daemon to move the guest. Returns the names and values to print."""
-        params = {"guest": parsed_args.guest, "dry_run": parsed_args.dry_run}
-        return document_columns(self.ask_daemon("guest.move", params))
 
 
 class GuestStop(_OneGuest):
@@ -336,9 +303,7 @@ class GuestStop(_OneGuest):
     The agent deletes the allocation only if the agent itself has claimed it ([guests] claim).
     """
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the daemon to end the guest. Returns the names and values to print."""
-        return document_columns(self.ask_daemon("guest.stop", {"guest": parsed_args.guest}))
+    METHOD = "guest.stop"
 
 
 COMMANDS: Final[Commands] = {

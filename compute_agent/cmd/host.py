@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,9 +25,8 @@ from compute_agent.agent.dry_run import look_up_owner
 from compute_agent.agent.guest_settings import check_guests
 from compute_agent.agent.host_access import STATE_FILE, check_state_folder, offered_platform, open_resctrl
 from compute_agent.agent.parked_cpus import known_topology, stopped_cpus, stopped_warning
-from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
 from compute_agent.classes.guest_classes import parse_classes
-from compute_agent.classification.resolution import ClassificationPolicy, parse_policy
+from compute_agent.classification.resolution import parse_policy
 from compute_agent.cmd.base import AgentLister, Commands, ShowOne, document_columns, offer_formats
 from compute_agent.cmd.noise import CpuHolders, measure_noise
 from compute_agent.conf import find_unknown_options
@@ -119,9 +120,8 @@ class TopologyShow(ShowOne):
         offer_formats(manager, "svg", "tree")
         return manager
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument("--svg", metavar="FILE", type=Path, help="also write a picture to FILE")
         parser.add_argument(
             "--noise",
@@ -130,7 +130,6 @@ class TopologyShow(ShowOne):
             metavar="N",
             help="measure interruptions of CPUs for N seconds, and show them",
         )
-        return parser
 
     @property
     def formatter_default(self) -> str:
@@ -174,10 +173,7 @@ class TopologyShow(ShowOne):
 
         :param seconds: the duration of the measurement of noise; None means that noise is not measured.
         """
-        try:
-            holders = CpuHolders.parse_rows(self.ask_daemon("cpu.holders"))
-        except (DaemonUnreachableError, RequestError):
-            holders = CpuHolders()
+        holders = CpuHolders.parse_rows(self.ask_if_running("cpu.holders") or ())
         noise: dict[int, float] = {}
         if seconds:
             found = measure_noise(Path(conf.host.root), topology.online, holders.threads, seconds)
@@ -190,11 +186,7 @@ class TopologyShow(ShowOne):
     def _device_lines(self) -> dict[int | None, list[str]]:
         """Lines about the PCI devices that the host offers, by NUMA node; empty if no daemon answers."""
         found: dict[int | None, list[str]] = {}
-        try:
-            rows = self.ask_daemon("device.list")
-        except (DaemonUnreachableError, RequestError):
-            return found
-        for row in rows:
+        for row in self.ask_if_running("device.list") or ():
             found.setdefault(row["numa_node"], []).append(row["text"])
         return found
 
@@ -208,10 +200,8 @@ class TopologyShow(ShowOne):
 
     def _guests(self) -> dict[str, frozenset[int]] | None:
         """The CPUs of guests by name; None if no daemon answers."""
-        try:
-            return {guest["name"]: cpuset.parse(guest["cpus"]) for guest in self.ask_daemon("guest.list")}
-        except (DaemonUnreachableError, RequestError):
-            return None
+        guests = self.ask_if_running("guest.list")
+        return None if guests is None else {guest["name"]: cpuset.parse(guest["cpus"]) for guest in guests}
 
 
 class ConfigCheck(ShowOne):
@@ -234,6 +224,18 @@ class ConfigCheck(ShowOne):
             return 1
         return MISTAKEN if self._mistakes else 0
 
+    @contextmanager
+    def _check_step(self, again: bool = True) -> Iterator[None]:
+        """Note the refusal of a step, and go on, so that one call of the command reports all refusals.
+
+        :param again: whether to note a refusal that an earlier step has caused, too.
+        """
+        try:
+            yield
+        except (ConfigError, DriverError, IdentityError, PlacementError) as error:
+            if again or str(error) not in self._refusals:
+                self._refusals.append(str(error))
+
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Check the whole configuration; return the refusals and warnings."""
         conf = self.load_conf()
@@ -242,62 +244,42 @@ class ConfigCheck(ShowOne):
         shares: dict[str, ShareSpec] = {}
         tree, rules, client = None, None, None
         warnings = []
-        # A failed step does not end the check, so one call of the command reports all refusals.
-        try:
+        with self._check_step():
             warnings = list(filter(None, [check_state_folder(conf)]))
-        except ConfigError as error:
-            self._refusals.append(str(error))
-        try:
+        # A user without rights to the state folder can check a configuration, too.
+        with self._check_step(), suppress(OSError):
             check_owner(Path(conf.state_path), read_identity(Path(conf.host.root)))
-        except IdentityError as error:
-            self._refusals.append(str(error))
-        except OSError:  # a user without rights to the state folder can check a configuration, too
-            pass
-        try:
+        with self._check_step():
             check_options(conf)
-        except ConfigError as error:
-            self._refusals.append(str(error))
-        try:
+        with self._check_step():
             client = PlacementClient.from_conf(conf)
-        except PlacementError as error:
-            self._refusals.append(str(error))
-        try:
+        with self._check_step():
             registry, classes = load_registry(), parse_classes(conf)
             shares = classes.share_specs
             rules = build_rules(conf, registry, classes)
             read_settings(conf, registry)
-        except ConfigError as error:
-            self._refusals.append(str(error))
         stopped = stopped_cpus(conf, topology, _root_owner(conf, None)[0].beside)
-        try:
+        with self._check_step():
             sets = resolve_cpu_sets(options.cpu_options(conf), topology)
             warnings += _stray_warnings(Path(conf.state_path) / STATE_FILE, sets, topology.usable - stopped)
-        except ConfigError as error:
-            self._refusals.append(str(error))
         owner, root_is, unasked = _root_owner(conf, client)
-        try:
+        guests: list[dict[str, Any]] = []
+        # An earlier step can have refused the same rules.
+        with self._check_step(again=False):
             follows = policy_of(conf, owner.beside) == FOLLOW
-            guests = self._check_guests(parse_policy(conf, follows))
-        except ConfigError as error:
-            guests = []
-            if str(error) not in self._refusals:
-                self._refusals.append(str(error))
+            guests = check_guests(parse_policy(conf, follows), self.ask_if_running("guest.inputs") or [])
         resctrl = open_resctrl(conf)
         self._mistakes += [*find_unknown_options(conf), *filter(None, [unasked])]
         driver = ""
-        try:
+        with self._check_step():
             driver = choose_driver(conf.guests.drivers, libvirtd_is_usable(conf.libvirt.uri), "", {}).name
-        except DriverError as error:
-            self._refusals.append(str(error))
         warnings += config_warnings(conf, rules, resctrl, driver)
-        try:
+        with self._check_step():
             platform = offered_platform(resctrl.control, shares)
             known = None if rules is None else classes.classes.keys()
             derived = derive_tree(conf, topology, sets, known, platform, owner, _own_uuid(conf))
             tree = derived.tree
             warnings += derived.warnings
-        except ConfigError as error:
-            self._refusals.append(str(error))
         inventories = _inventory_rows(tree) if tree is not None and not self._refusals else []
         return document_columns(
             {
@@ -320,13 +302,6 @@ class ConfigCheck(ShowOne):
                 "refusals": list(self._refusals),
             }
         )
-
-    def _check_guests(self, policy: ClassificationPolicy) -> list[dict[str, Any]]:
-        """The matching rule and the changed settings of each running guest; empty if no agent answers."""
-        try:
-            return check_guests(policy, self.ask_daemon("guest.inputs"))
-        except (DaemonUnreachableError, RequestError):
-            return []
 
 
 def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[RootOwner, str, str]:
@@ -398,15 +373,13 @@ def _inventory_rows(tree: ProviderTree) -> list[tuple[Any, ...]]:
 class InventoryShow(AgentLister):
     """Compare the inventories and traits that the agent derives for this host with the ones in Placement."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--derived",
             action="store_true",
             help="show only the inventories that result from configuration and host; needs no daemon",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Derive the inventories, or request a comparison from the daemon; return the rows."""
@@ -463,19 +436,16 @@ def _amounts_text(inventory: dict[str, Any] | None) -> str:
 class HostDisable(ShowOne):
     """Keep new guests away from this host until ``host enable`` runs. Running guests stay unchanged."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    METHOD = "host.disable"
+    PARAMS = ("reason",)
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--reason",
             required=True,
             help="reason for which the host is disabled; `compute-agent status` shows this text",
         )
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the daemon to disable the host. Returns the names and values to print."""
-        return document_columns(self.ask_daemon("host.disable", {"reason": parsed_args.reason}))
 
 
 class HostEnable(ShowOne):
@@ -484,9 +454,7 @@ class HostEnable(ShowOne):
     New guests can start again, unless another cause keeps them away.
     """
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the daemon to enable the host. Returns the names and values to print."""
-        return document_columns(self.ask_daemon("host.enable"))
+    METHOD = "host.enable"
 
 
 class ConfigShow(AgentLister):
@@ -495,12 +463,10 @@ class ConfigShow(AgentLister):
     Passwords and other secrets are not shown.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument("--all", action="store_true", help="also show options that have their default")
         parser.add_argument("--origin", action="store_true", help="show the file that sets each option")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read the configuration. Returns the columns, and a row for each option."""

@@ -16,8 +16,7 @@ _RESTART: Final = "libvirtd (or virtqemud) looks for hooks when it starts: resta
 class _HookCommand:
     """Base class of the commands of the hook. Adds the option for libvirt's folder of hooks."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)  # type: ignore[misc]  # of cliff's
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--hooks",
             type=Path,
@@ -25,7 +24,6 @@ class _HookCommand:
             metavar="FOLDER",
             help=f"libvirt's folder of hooks; {hook.HOOKS} by default",
         )
-        return parser
 
 
 class HookInstall(_HookCommand, AgentCommand):

@@ -20,30 +20,9 @@ if TYPE_CHECKING:
     from cliff.commandmanager import EntryPointT
 
 WORDS: Final = (
-    *(
-        "allocations",
-        "audit",
-        "blockio",
-        "capacity",
-        "config",
-        "cpu",
-        "device",
-        "event",
-        "fleet",
-        "guest",
-        "host",
-        "interference",
-        "inventory",
-        "libvirt",
-        "metrics",
-        "qos",
-        "release",
-        "report",
-        "reshape",
-        "resctrl",
-        "run",
-    ),
-    *("status", "top", "topology", "watermark"),
+    *("allocations", "audit", "blockio", "capacity", "config", "cpu", "device", "event", "fleet", "guest"),
+    *("host", "interference", "inventory", "libvirt", "metrics", "qos", "release", "report", "reshape"),
+    *("resctrl", "run", "status", "top", "topology", "watermark"),
 )
 """The first words of all commands."""
 
@@ -54,10 +33,8 @@ def commands_of(word: str) -> Commands:
     Only modules with such commands are imported, because most modules import large parts of the agent.
     """
     match word:
-        case "allocations":
+        case "allocations" | "audit":
             from compute_agent.cmd.allocations import COMMANDS
-        case "audit":
-            from compute_agent.cmd.audit import COMMANDS
         case "blockio" | "cpu" | "qos":
             from compute_agent.cmd import classes, noise
 
@@ -74,7 +51,7 @@ def commands_of(word: str) -> Commands:
             return _begin_with(word, {**event.COMMANDS, **guest.COMMANDS})
         case "libvirt":
             from compute_agent.cmd.libvirt import COMMANDS
-        case "metrics":
+        case "metrics" | "top":
             from compute_agent.cmd.metrics import COMMANDS
         case "release":
             from compute_agent.cmd.release import COMMANDS
@@ -82,8 +59,6 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd.report import COMMANDS
         case "run":
             from compute_agent.cmd.run import COMMANDS
-        case "top":
-            from compute_agent.cmd.top import COMMANDS
         case "watermark":
             from compute_agent.cmd.watermark import COMMANDS
         case _:  # the words config, host, inventory and topology

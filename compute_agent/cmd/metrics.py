@@ -1,21 +1,37 @@
-"""Commands about the use of caches and memory bandwidth by guests and classes.
+"""Commands about the use of CPUs, caches and memory bandwidth: ``metrics show``, and the screen of ``top``.
 
-These commands read the stored samples, and need no daemon.
+The samples are those that the agent has stored, so ``metrics show`` needs no daemon.
 """
 
 from __future__ import annotations
 
 import argparse
-from datetime import datetime
+import contextlib
+import select
+import shutil
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import stevedore
 from cliff.formatters.base import ListFormatter
 
-from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
-from compute_agent.cmd.base import AgentLister, Commands, offer_formats, parse_moment
+from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, call_agent, socket_path
+from compute_agent.cmd.base import (
+    AgentCommand,
+    AgentLister,
+    Commands,
+    local_time,
+    offer_formats,
+    parse_moment,
+)
 from compute_agent.drawing.boxes import format_size
+from compute_agent.drawing.top import ORDERS, AgentSnapshot, ShownUse, screen_lines
 from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan, plot_samples
 from compute_agent.monitoring.samples import FILE, StoredSample
 
@@ -36,9 +52,8 @@ class MetricsShow(AgentLister):
         offer_formats(manager, "svg")
         return manager
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument("guest", nargs="?", metavar="GUEST", help="uuid or name of a guest, or a class")
         parser.add_argument(
             "--since",
@@ -56,7 +71,6 @@ class MetricsShow(AgentLister):
             help="end, in the format of --since; default: now",
         )
         parser.add_argument("--svg", metavar="FILE", type=Path, help="also write a picture to FILE")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read the stored samples, and draw them if a picture is wanted. Returns the columns and the rows."""
@@ -77,7 +91,7 @@ class MetricsShow(AgentLister):
             raise HistoryError("the time to show ends before it begins: see --since and --until")
         samples = history.samples_of(parsed_args.guest, span)
         if not samples:
-            since, until = (_local_time(at, for_people=True) for at in (span.since, span.until))
+            since, until = (local_time(at, for_people=True) for at in (span.since, span.until))
             raise HistoryError(f"there are no samples of {parsed_args.guest} from {since} to {until}")
         picture = plot_samples(samples, span) if drawing else ""
         if parsed_args.svg is not None:
@@ -85,8 +99,7 @@ class MetricsShow(AgentLister):
         if parsed_args.formatter == "svg":
             return ("svg",), [(picture,)]
         rows = [
-            (_local_time(one.time, for_people), one.cache_id, *_use_values(one, for_people))
-            for one in samples
+            (local_time(one.time, for_people), one.cache_id, *_use_values(one, for_people)) for one in samples
         ]
         return ("time", "cache_id", *USE), rows
 
@@ -107,13 +120,8 @@ def _last_sample(history: SampleHistory, for_people: bool) -> list[tuple[Any, ..
     rows = []
     for one in history.latest_together():
         use = _use_values(one, for_people)
-        rows.append((one.guest, one.name, one.qos_class, _local_time(one.time, for_people), *use))
+        rows.append((one.guest, one.name, one.qos_class, local_time(one.time, for_people), *use))
     return rows
-
-
-def _local_time(time: float, for_people: bool) -> str:
-    local = datetime.fromtimestamp(time).astimezone()
-    return f"{local:%Y-%m-%d %H:%M:%S}" if for_people else local.isoformat(timespec="seconds")
 
 
 def _use_values(sample: StoredSample, for_people: bool) -> tuple[Any, ...]:
@@ -128,4 +136,112 @@ def _use_values(sample: StoredSample, for_people: bool) -> tuple[Any, ...]:
     return occupancy, *(None if rate is None else round(rate) for rate in rates), cpu
 
 
-COMMANDS: Final[Commands] = {"metrics show": MetricsShow}
+_OLDEST_SAMPLE: Final = 120.0
+"""Maximum age in seconds of the samples that the screen shows."""
+# Escape sequences of xterm: switch to the alternate screen without a cursor, and switch back.
+_SCREEN, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+class TopCommand(AgentCommand):
+    """Show guests with their CPUs, cache ways and bandwidth, and the watermarks, until the key q is pressed.
+
+    If the output is a file or a pipe, the command prints the screen once.
+    """
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's options."""
+        parser.add_argument(
+            "--interval",
+            type=_positive_seconds,
+            default=2.0,
+            metavar="SECONDS",
+            help="seconds between two updates; default: 2",
+        )
+        parser.add_argument("--sort", choices=ORDERS, default="cpu", help="order of guests; default: cpu")
+        parser.add_argument("--once", action="store_true", help="print the whole screen once")
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Show the screen until a key ends it, or print it once."""
+        out, conf = self.app.stdout, self.load_conf()
+        look = partial(_read_agent, partial(call_agent, socket_path(conf)), Path(conf.state_path) / FILE)
+        if parsed_args.once or not (out.isatty() and sys.stdin.isatty()):
+            # A file or pipe has no width, so its lines are not cut at the width of a terminal.
+            width = shutil.get_terminal_size((200, 0)).columns if out.isatty() else 1000
+            lines = screen_lines(look(), parsed_args.sort, width, sys.maxsize)
+            out.write("".join(f"{line}\n" for line in lines))
+            return
+        with _own_screen(out), contextlib.suppress(KeyboardInterrupt):
+            while True:
+                width, height = shutil.get_terminal_size()
+                lines = screen_lines(look(), parsed_args.sort, width, height)
+                out.write(_HOME + f"{_REST_OF_LINE}\r\n".join(lines) + _REST_OF_LINE + _REST)
+                out.flush()
+                if _wants_to_leave(parsed_args.interval):
+                    return
+
+
+def _read_agent(tell: Callable[[str], Any], samples: Path) -> AgentSnapshot:
+    """The current answers of the agent, and the last samples of its guests.
+
+    :param tell: sends a request to the daemon, and returns the answer. The argument is the name of the
+        request.
+    :param samples: the file with the stored samples.
+    """
+    now = time.strftime("%H:%M:%S")
+    try:
+        status, guests, watermarks = tell("status"), tell("guest.list"), tell("watermark.list")
+    except (DaemonUnreachableError, RequestError) as error:
+        return AgentSnapshot(now, trouble=str(error))
+    groups: list[dict[str, Any]] = []
+    # this request fails if the host has no resctrl; the status shows the reason
+    with contextlib.suppress(RequestError):
+        groups = tell("resctrl.groups")
+    return AgentSnapshot(now, status, guests, watermarks, groups, _guest_uses(samples))
+
+
+def _guest_uses(file: Path) -> dict[str, ShownUse]:
+    """The last use of guests by uuid. Guests without a recent sample are left out."""
+    try:
+        latest = SampleHistory(file).latest_together()
+    except HistoryError:
+        return {}
+    oldest = time.time() - _OLDEST_SAMPLE
+    return {
+        one.guest: ShownUse(one.cpu, one.occupancy, one.total)
+        for one in latest
+        if one.guest and one.time > oldest
+    }
+
+
+@contextlib.contextmanager
+def _own_screen(out: Any) -> Iterator[None]:
+    """Switch the terminal to a second screen without line buffering, and restore it at the end."""
+    before = termios.tcgetattr(sys.stdin)
+    out.write(_SCREEN)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        out.write(_BACK)
+        out.flush()
+
+
+def _wants_to_leave(seconds: float) -> bool:
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    # The escape key and the end of the input end the command, too.
+    return bool(ready) and sys.stdin.read(1) in ("q", "Q", "\x1b", "")
+
+
+def _positive_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.2 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.2 to 3600")
+    return seconds
+
+
+COMMANDS: Final[Commands] = {"metrics show": MetricsShow, "top": TopCommand}

@@ -87,9 +87,8 @@ class CpuNoiseList(AgentLister):
     on each CPU. The command then restores the settings of the tracer.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         which = parser.add_mutually_exclusive_group()
         which.add_argument(
             "--guest", help="uuid or name of the guest; all guests with dedicated CPUs by default"
@@ -107,7 +106,6 @@ class CpuNoiseList(AgentLister):
             metavar="N",
             help=f"duration of the measurement, 1 to {MAX_SECONDS}; {_DEFAULT_SECONDS} by default",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon which guests hold CPUs, and measure; return a row for each CPU."""

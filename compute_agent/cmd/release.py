@@ -32,9 +32,8 @@ class ReleaseCommand(AgentLister):
     again. The exit status is 1 if a change could not be undone.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--pins",
             action="store_true",
@@ -62,12 +61,6 @@ class ReleaseCommand(AgentLister):
             action="store_true",
             help="cancel an earlier release, so that the agent can start on this host again",
         )
-        return parser
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the rows. Returns the exit status: 1 if a change could not be undone."""
-        self._failed = False
-        return super().run(parsed_args) or int(self._failed)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """End the daemon and undo its changes, or with ``--dry-run`` list them; return the rows."""
@@ -104,7 +97,7 @@ class ReleaseCommand(AgentLister):
         return rows
 
     def _table_rows(self, rows: list[dict[str, Any]]) -> tuple[Any, Any]:
-        self._failed = any(row["outcome"].startswith("failed") for row in rows)
+        self.exit_status = int(any(row["outcome"].startswith("failed") for row in rows))
         return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in rows]
 
 

@@ -70,16 +70,14 @@ class DefectReport(AgentCommand):
     and files, so read it before you send it. The daemon need not run.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--output",
             type=Path,
             default=Path(time.strftime("compute-agent-report-%Y%m%d-%H%M%S.tar.gz", time.gmtime())),
             help="file to write; it must not exist",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Collect the parts and write the archive."""

@@ -41,16 +41,14 @@ _COLUMNS: Final = ("where", "subject", "change")
 class RunCommand(AgentLister):
     """Run the agent in the foreground until SIGTERM. With --dry-run, only list the changes of a start."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--dry-run",
             action="store_true",
             help="list the changes that a start of the agent would make in Placement, in the kernel and in"
             " libvirt, and make none. The other options of the command format this list.",
         )
-        return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the agent until a signal, or list the changes of a start.
@@ -105,7 +103,7 @@ def _by_fleet(own: cfg.ConfigOpts) -> AbstractContextManager[None]:
     """
     if not own.fleet.group:
         return nullcontext()
-    from compute_agent.fleet.adoption import starting_with_fleet  # only hosts of a fleet need this import
+    from compute_agent.fleet.configuration import starting_with_fleet  # only hosts of a fleet need it
 
     return starting_with_fleet(own, try_configuration, but_for=(LockedError, ReleasedError))
 

@@ -3,54 +3,46 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any, Final
 
-from compute_agent.cmd.base import AgentLister, AnyColumn, Commands, LinesColumn
+from compute_agent.cmd.base import AgentLister, AnyColumn, Commands
 from compute_agent.throttling.watermarks.metrics import MetricUnit, WatermarkMetric, load_registry
 
-_COLUMNS: Final = (
-    "section",
-    "metric",
-    "unit",
-    "domain",
-    "mode",
-    "action",
-    "line",
-    "amount",
-    "usage",
-    "gap",
-    "streak",
-    "for_samples",
-    "in_force",
-)
 _METRIC_COLUMNS: Final = ("metric", "unit", "action_priority", "throttled_by", "evicts", "computed")
 
 
 class WatermarkList(AgentLister):
     """List the thresholds of the watermarks, with the current usage and the actions in force."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    METHOD = "watermark.list"
+    COLUMNS = (
+        *("section", "metric", "unit", "domain", "mode", "action", "line", "amount", "usage", "gap"),
+        *("streak", "for_samples", "in_force"),
+    )
+    EMPTY = (
+        "Not configured: nothing is watched without a section [watermark:NAME] with a metric; --metrics lists"
+        " all metrics."
+    )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--metrics",
             action="store_true",
             help="list the available metrics instead of the watermarks: built-in metrics, and metrics of"
             " installed packages; the option needs no daemon",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon for watermarks, or list the installed metrics; return the rows."""
         if parsed_args.metrics:
             return _METRIC_COLUMNS, [_metric_row(metric) for metric in load_registry().values()]
-        rows = self.ask_daemon("watermark.list")
-        if not rows:
-            self.say_why_empty(
-                "Not configured: nothing is watched without a section [watermark:NAME] with a metric;"
-                " --metrics lists all metrics."
-            )
-        return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in map(_readable, rows)]
+        return super().take_action(parsed_args)
+
+    def request_rows(self, parsed_args: argparse.Namespace) -> list[Mapping[str, Any]]:
+        """The thresholds, in which amounts have units."""
+        return [_readable(row) for row in super().request_rows(parsed_args)]
 
 
 class AmountColumn(AnyColumn):
@@ -96,9 +88,9 @@ def _binary_text(amount: float) -> str:
     return f"{amount:.4g} {prefix}B"
 
 
-def _readable(row: dict[str, Any]) -> dict[str, Any]:
+def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
     amounts = {name: AmountColumn(row[name], row["unit"]) for name in ("line", "amount", "usage", "gap")}
-    return {**row, **amounts, "in_force": LinesColumn(row["in_force"])}
+    return {**row, **amounts}
 
 
 def _metric_row(metric: WatermarkMetric) -> tuple[Any, ...]:
@@ -124,9 +116,13 @@ class WatermarkTest(AgentLister):
     The command changes nothing. The command assumes the current use of each guest.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    METHOD = "watermark.test"
+    PARAMS = ("metric", "usage")
+    COLUMNS = ("action", "guest", "name")
+    EMPTY = "Nothing would be done: no threshold is exceeded, or all guests are protected."
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options."""
-        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--usage",
             required=True,
@@ -135,20 +131,6 @@ class WatermarkTest(AgentLister):
         parser.add_argument(
             "--metric", default="cpu_usage", help="metric of the watermarks; default: cpu_usage"
         )
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon which actions the watermarks would cause; the daemon does not perform them.
-
-        Returns the columns, and a row for each action.
-        """
-        params = {"metric": parsed_args.metric, "usage": parsed_args.usage}
-        rows = self.ask_daemon("watermark.test", params)
-        if not rows:
-            self.say_why_empty(
-                "Nothing would be done: no threshold is exceeded, or all guests are protected."
-            )
-        return ("action", "guest", "name"), [(row["action"], row["guest"], row["name"]) for row in rows]
 
 
 COMMANDS: Final[Commands] = {"watermark list": WatermarkList, "watermark test": WatermarkTest}

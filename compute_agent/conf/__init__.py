@@ -58,7 +58,6 @@ from compute_agent.conf import (
     tracing,
     written,
 )
-from compute_agent.model.cpuset import CPU_POOL
 
 MODULES: Final[tuple[ModuleType, ...]] = (
     host,
@@ -203,8 +202,7 @@ def log_options() -> list[tuple[str | None, list[Any]]]:
 
 def free_sections(conf: cfg.ConfigOpts) -> list[str]:
     """Sections, and families that end in a colon, in which unknown options are not reported."""
-    free = [qos.WATERMARK, qos.QOS_CLASS, metric_source.METRIC_SOURCE, interference.INTERFERENCE]
-    free += [blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS, CPU_POOL, guest_rule.GUEST_RULE]
+    free = list(qos.FAMILIES)
     if conf.fleet.group:
         free.append(fleet.GUEST)
     if placement.auth_opts(conf) is None:

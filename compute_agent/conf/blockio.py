@@ -40,6 +40,4 @@ OPTS: Final = [
     ),
 ]
 
-
 SECTIONS: Final = {f"{BLOCKIO_CLASS}NAME": OPTS}
-"""The options by section."""

@@ -4,8 +4,6 @@ from typing import Final
 
 from oslo_config import cfg
 
-GROUP = "capacity"
-
 OPTS: Final = [
     cfg.StrOpt(
         "mode",
@@ -107,6 +105,4 @@ OPTS: Final = [
     ),
 ]
 
-
-SECTIONS: Final = {GROUP: OPTS}
-"""The options by section."""
+SECTIONS: Final = {"capacity": OPTS}

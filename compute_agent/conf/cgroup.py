@@ -13,6 +13,4 @@ CGROUP_OPTS: Final = [
     ),
 ]
 
-
 SECTIONS: Final = {"cgroup": CGROUP_OPTS}
-"""The options by section."""

@@ -181,6 +181,4 @@ COMPUTE_OPTS: Final = [
     ),
 ]
 
-
 SECTIONS: Final = {"DEFAULT": DEFAULT_OPTS, "compute": COMPUTE_OPTS}
-"""The options by section."""

@@ -42,6 +42,4 @@ ENGINE_OPTS["podman"].append(
     )
 )
 
-
 SECTIONS: Final = ENGINE_OPTS
-"""The options by section."""

@@ -61,6 +61,4 @@ OPTS: Final = [
     ),
 ]
 
-
 SECTIONS: Final = {f"{CPU_CLASS}NAME": OPTS}
-"""The options by section."""

@@ -54,6 +54,4 @@ OPTS: Final = [
     ),
 ]
 
-
 SECTIONS: Final = {f"{CPU_POOL}NAME": OPTS}
-"""The options by section."""

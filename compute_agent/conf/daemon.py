@@ -4,8 +4,6 @@ from typing import Final
 
 from oslo_config import cfg
 
-GROUP = "daemon"
-
 OPTS: Final = [
     cfg.StrOpt(
         "socket",
@@ -28,6 +26,4 @@ OPTS: Final = [
     ),
 ]
 
-
-SECTIONS: Final = {GROUP: OPTS}
-"""The options by section."""
+SECTIONS: Final = {"daemon": OPTS}

@@ -4,8 +4,6 @@ from typing import Final
 
 from oslo_config import cfg
 
-GROUP = "events"
-
 OPTS: Final = [
     cfg.IntOpt(
         "max_events",
@@ -26,6 +24,4 @@ OPTS: Final = [
     ),
 ]
 
-
-SECTIONS: Final = {GROUP: OPTS}
-"""The options by section."""
+SECTIONS: Final = {"events": OPTS}

@@ -4,8 +4,6 @@ from typing import Final
 
 from oslo_config import cfg
 
-GROUP = "fleet"
-
 GUEST: Final = "guest:"
 """Prefix of the sections for single guests in a revision of fleet settings. The uuid of the guest follows."""
 
@@ -53,6 +51,4 @@ OPTS: Final = [
     ),
 ]
 
-
-SECTIONS: Final = {GROUP: OPTS}
-"""The options by section."""
+SECTIONS: Final = {"fleet": OPTS}

@@ -148,6 +148,4 @@ OPTS: Final = [
     ),
 ]
 
-
 SECTIONS: Final = {f"{GUEST_RULE}NAME": OPTS}
-"""The options by section."""

@@ -240,6 +240,4 @@ GUESTS_OPTS: Final = [
     ),
 ]
 
-
 SECTIONS: Final = {"guests": GUESTS_OPTS}
-"""The options by section."""

@@ -29,6 +29,4 @@ HOST_OPTS: Final = [
     ),
 ]
 
-
 SECTIONS: Final = {"DEFAULT": DEFAULT_OPTS, "host": HOST_OPTS}
-"""The options by section."""

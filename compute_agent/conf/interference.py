@@ -68,6 +68,4 @@ OPTS: Final = [
     ),
 ]
 
-
 SECTIONS: Final = {f"{INTERFERENCE}NAME": OPTS}
-"""The options by section."""

@@ -4,7 +4,6 @@ from typing import Final
 
 from oslo_config import cfg
 
-GROUP: Final = "isolation"
 MOVE: Final = "move"
 
 OPTS: Final = [
@@ -27,6 +26,4 @@ OPTS: Final = [
     ),
 ]
 
-
-SECTIONS: Final = {GROUP: OPTS}
-"""The options by section."""
+SECTIONS: Final = {"isolation": OPTS}

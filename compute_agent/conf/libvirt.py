@@ -8,6 +8,4 @@ LIBVIRT_OPTS: Final = [
     cfg.StrOpt("uri", default="qemu:///system", help="Address of libvirtd, which has to run on this host."),
 ]
 
-
 SECTIONS: Final = {"libvirt": LIBVIRT_OPTS}
-"""The options by section."""

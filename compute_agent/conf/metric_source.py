@@ -60,6 +60,4 @@ OPTS: Final = [
     ),
 ]
 
-
 SECTIONS: Final = {f"{METRIC_SOURCE}NAME": OPTS}
-"""The options by section."""

@@ -6,8 +6,6 @@ from oslo_config import cfg
 
 from compute_agent.conf.option_types import GuestCountType
 
-GROUP: Final = "metrics"
-
 OPTS: Final = [
     cfg.Opt(
         "guests",
@@ -20,6 +18,4 @@ OPTS: Final = [
     ),
 ]
 
-
-SECTIONS: Final = {GROUP: OPTS}
-"""The options by section."""
+SECTIONS: Final = {"metrics": OPTS}

@@ -6,8 +6,6 @@ from oslo_config import cfg
 
 from compute_agent.conf.option_types import DurationType
 
-GROUP = "monitoring"
-
 OPTS: Final = [
     cfg.Opt(
         "interval",
@@ -41,6 +39,4 @@ OPTS: Final = [
     ),
 ]
 
-
-SECTIONS: Final = {GROUP: OPTS}
-"""The options by section."""
+SECTIONS: Final = {"monitoring": OPTS}

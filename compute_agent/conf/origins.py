@@ -52,7 +52,9 @@ def settings(
     found = _written_values(conf, called)
     for section, option in _known_options(conf):
         places = [(section, option.dest)] + [
-            (_normal_section(old.group or section), old.name) for old in option.deprecated_opts if old.name
+            (written.normal_section(old.group or section), old.name)
+            for old in option.deprecated_opts
+            if old.name
         ]
         texts = {place: found.pop(place) for place in places if place in found}
         try:
@@ -138,19 +140,11 @@ def _written_values(
 ) -> dict[tuple[str, str], tuple[str, str]]:
     """The text and file of each option, by section and name; later files override earlier ones."""
     return {
-        (_normal_section(section), name): (text, called.get(file, str(file)))
+        (written.normal_section(section), name): (text, called.get(file, str(file)))
         for file in written.files_of(conf)
         for section, options in written.read([file]).items()
         for name, text in options.items()
     }
-
-
-def _normal_section(section: str) -> str:
-    """The name of a section in lower case.
-
-    Names of families and the name ``DEFAULT`` stay unchanged, because their case matters.
-    """
-    return section if section == "DEFAULT" or ":" in section else section.lower()
 
 
 def _known_options(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:

@@ -4,8 +4,6 @@ from typing import Final
 
 from oslo_config import cfg
 
-GROUP: Final = "pci"
-
 OPTS: Final = [
     cfg.MultiStrOpt(
         "device_spec",
@@ -47,6 +45,4 @@ OPTS: Final = [
     ),
 ]
 
-
-SECTIONS: Final = {GROUP: OPTS}
-"""The options by section."""
+SECTIONS: Final = {"pci": OPTS}

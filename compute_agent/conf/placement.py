@@ -19,9 +19,7 @@ RETRY_OPTS: Final = [
     ),
 ]
 
-
 SECTIONS: Final = {GROUP: RETRY_OPTS}
-"""The agent's own options by section."""
 
 
 def register_session(conf: cfg.ConfigOpts) -> None:

@@ -76,6 +76,4 @@ POLICY_OPTS: Final = [
     ),
 ]
 
-
 SECTIONS: Final = {"policy": POLICY_OPTS}
-"""The options by section."""

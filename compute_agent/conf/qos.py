@@ -372,7 +372,7 @@ _SAMPLE_NAME: Final = "name"
 because it is compared with names in lower case.
 """
 
-_TEMPLATES: Final = {
+FAMILIES: Final = {
     WATERMARK: WATERMARK_OPTS,
     QOS_CLASS: QOS_CLASS_OPTS,
     METRIC_SOURCE: metric_source.OPTS,
@@ -382,10 +382,9 @@ _TEMPLATES: Final = {
     CPU_POOL: cpu_pool.OPTS,
     GUEST_RULE: guest_rule.OPTS,
 }
-
+"""The options of the sections of each family, by the beginning of their names."""
 
 SECTIONS: Final = {GROUP: OPTS, f"{WATERMARK}NAME": WATERMARK_OPTS, f"{QOS_CLASS}NAME": QOS_CLASS_OPTS}
-"""The options by section."""
 
 
 def register_sections(conf: cfg.ConfigOpts) -> None:
@@ -430,7 +429,7 @@ def family_sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, An
     for section in conf.list_all_sections():
         if section.startswith(prefix):
             name = section.removeprefix(prefix)
-            if name.lower() != _SAMPLE_NAME or _has_options(conf, section, _TEMPLATES[prefix]):
+            if name.lower() != _SAMPLE_NAME or _has_options(conf, section, FAMILIES[prefix]):
                 yield name, conf[section]
 
 
@@ -448,7 +447,7 @@ def _options_of(section: str) -> list[Any] | None:
     """
     if section == GROUP:
         return OPTS
-    for prefix, options in _TEMPLATES.items():
+    for prefix, options in FAMILIES.items():
         if section.startswith(prefix):
             if section.removeprefix(prefix).strip() != section.removeprefix(prefix) or section == prefix:
                 raise cfg.ConfigFileValueError(f"[{section}]: a name is missing after {prefix!r}")
@@ -458,9 +457,7 @@ def _options_of(section: str) -> list[Any] | None:
     if word.startswith(
         ("watermark", "qos", "metric:", "interference", "blockio", "cpu_class", "cpu_pool", "guest_rule")
     ):
-        raise cfg.ConfigFileValueError(
-            f"[{section}]: there is no such section; there are [{GROUP}], [{WATERMARK}NAME],"
-            f" [{QOS_CLASS}NAME], [{METRIC_SOURCE}NAME], [{INTERFERENCE}NAME], [{BLOCKIO_CLASS}NAME],"
-            f" [{CPU_CLASS}NAME], [{CPU_POOL}NAME] and [{GUEST_RULE}NAME]"
-        )
+        *most, last = (f"[{prefix}NAME]" for prefix in FAMILIES)
+        known = ", ".join([f"[{GROUP}]", *most])
+        raise cfg.ConfigFileValueError(f"[{section}]: there is no such section; there are {known} and {last}")
     return None

@@ -4,8 +4,6 @@ from typing import Final
 
 from oslo_config import cfg
 
-GROUP = "resctrl"
-
 OPTS: Final = [
     cfg.BoolOpt(
         "mount",
@@ -45,6 +43,4 @@ OPTS: Final = [
     ),
 ]
 
-
-SECTIONS: Final = {GROUP: OPTS}
-"""The options by section."""
+SECTIONS: Final = {"resctrl": OPTS}

@@ -20,6 +20,4 @@ SYSTEMD_OPTS: Final = [
     ),
 ]
 
-
 SECTIONS: Final = {"systemd": SYSTEMD_OPTS}
-"""The options by section."""

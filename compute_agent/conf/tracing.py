@@ -4,8 +4,6 @@ from typing import Final
 
 from oslo_config import cfg
 
-GROUP = "tracing"
-
 OPTS: Final = [
     cfg.BoolOpt(
         "enabled",
@@ -34,6 +32,4 @@ OPTS: Final = [
     ),
 ]
 
-
-SECTIONS: Final = {GROUP: OPTS}
-"""The options by section."""
+SECTIONS: Final = {"tracing": OPTS}

@@ -17,7 +17,6 @@ NO_COMMENTS: Final = (
     " on a line of its own"
 )
 
-_DEFAULT: Final = "DEFAULT"
 _FILE: Final = re.compile(r"detail='(.*)'\)")
 _COMMENT: Final = re.compile(r"\s[#;]")
 
@@ -52,6 +51,14 @@ def read(files: Iterable[Path]) -> Written:
     return found
 
 
+def normal_section(section: str) -> str:
+    """The name of a section in lower case, because oslo.config ignores the case of these names.
+
+    Names of families and the name ``DEFAULT`` stay unchanged, because their case matters.
+    """
+    return section if section == "DEFAULT" or ":" in section else section.lower()
+
+
 def unknown_options(
     written: Written, known: Mapping[str, Collection[str]], free: Collection[str] = ()
 ) -> list[str]:
@@ -66,7 +73,7 @@ def unknown_options(
     for section, options in written.items():
         if section in free or section.startswith(tuple(name for name in free if name.endswith(":"))):
             continue
-        names = known.get(section if section == _DEFAULT else section.lower())
+        names = known.get(normal_section(section))
         if names is None:
             found.append(f"[{section}]: there is no such section{_name_hint(section, known, '[{}]')}")
             continue
@@ -111,8 +118,7 @@ def _place_hint(section: str, name: str, known: Mapping[str, Collection[str]]) -
     elsewhere = sorted(other for other, names in known.items() if name in names)
     if elsewhere:
         return f"; it is one of [{elsewhere[0]}]"
-    here = known[section if section == _DEFAULT else section.lower()]
-    if close := _closest_name(name, here):
+    if close := _closest_name(name, known[normal_section(section)]):
         return f"; did you mean {close}?"
     by_name = {option: other for other, names in sorted(known.items()) for option in names}
     if close := _closest_name(name, by_name):

@@ -1,13 +1,17 @@
-"""The configuration of a host: the options of its own files, and the options of the adopted revision.
+"""The configuration of a host with the options of its fleet's revision, and the adoption of revisions.
 
-The state folder has the files of the adopted revision and of the last offered revision.
+The state folder has the files of the adopted revision and of the last offered revision. :func:`follow_source`
+reads the source, tries its revision, and adopts or refuses it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -16,11 +20,18 @@ from oslo_config import cfg
 from compute_agent import conf as agent_conf
 from compute_agent.conf import written
 from compute_agent.conf.fleet import GUEST
-from compute_agent.files import read_own, remove_durably, sync_folder, write_durably
-from compute_agent.fleet import guests, source
+from compute_agent.files import read_own, remove_durably, secure_folder, sync_folder, write_durably
+from compute_agent.fleet import guests, revision, source
 from compute_agent.fleet.revision import DEFAULT_SECTION, FleetError, FleetRevision, forbidden_options
 from compute_agent.fleet.source import TlsIdentity
 from compute_agent.model.messages import ConfigError, require_cryptography
+
+LOG = logging.getLogger(__name__)
+
+ConfigurationCheck = Callable[[cfg.ConfigOpts], None]
+"""Checks whether the host can use a configuration: builds the agent's objects from the options, and discards
+them. It raises ConfigError if the host cannot use the options, and OSError if the host cannot be read.
+"""
 
 KEPT_FILE: Final = "fleet.conf"
 """Name of the file with the adopted revision, in the state folder."""
@@ -38,17 +49,23 @@ start.
 _MODE: Final = 0o640
 
 
+@contextmanager
+def _explain_errors(problem: str) -> Iterator[None]:
+    """A context in which errors of the system become errors of the fleet."""
+    try:
+        yield
+    except OSError as error:
+        raise FleetError(f"{problem}: {error.strerror or error}") from error
+
+
 def read_kept(path: Path) -> bytes | None:
     """The content of the file of a revision; None if the file does not exist.
 
     :raises FleetError: the file cannot be read, or another user could have written it.
     """
-    try:
+    with _explain_errors(f"{path} cannot be read"), suppress(FileNotFoundError):
         return read_own(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise FleetError(f"{path} cannot be read: {error.strerror or error}") from error
+    return None
 
 
 def keep_offered(folder: Path, content: bytes) -> Path:
@@ -60,10 +77,8 @@ def keep_offered(folder: Path, content: bytes) -> Path:
     with suppress(FleetError):
         if read_kept(path) == content:  # the revision was refused before, and is tried again
             return path
-    try:
+    with _explain_errors(f"{path} cannot be written"):
         write_durably(path, content, _MODE)
-    except OSError as error:
-        raise FleetError(f"{path} cannot be written: {error.strerror or error}") from error
     return path
 
 
@@ -73,33 +88,9 @@ def take_up(folder: Path) -> None:
     :raises FleetError: the file of the adopted revision cannot be replaced.
     """
     # A rename is atomic: after a crash the file is either the whole old file or the whole new file.
-    try:
+    with _explain_errors(f"{folder / KEPT_FILE} cannot be replaced"):
         os.replace(folder / OFFERED_FILE, folder / KEPT_FILE)
         sync_folder(folder)
-    except OSError as error:
-        raise FleetError(f"{folder / KEPT_FILE} cannot be replaced: {error.strerror or error}") from error
-
-
-def has_failed(folder: Path) -> bool:
-    """Whether a failed start of the agent is noted in this state folder."""
-    return (folder / FAILED_FILE).exists()
-
-
-def note_failure(folder: Path) -> None:
-    """Note in the state folder that a start of the agent has failed.
-
-    :raises OSError: the note cannot be written.
-    """
-    write_durably(folder / FAILED_FILE, b"", _MODE)
-
-
-def forget_failure(folder: Path) -> None:
-    """Remove the note of a failed start.
-
-    :raises OSError: the note cannot be removed.
-    """
-    with suppress(FileNotFoundError):
-        remove_durably(folder / FAILED_FILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +224,11 @@ def file_origins(conf: cfg.ConfigOpts) -> dict[Path, str]:
         return {}
     path = fleet.folder / KEPT_FILE
     try:
-        revision = fleet.kept_revision()
+        kept = fleet.kept_revision()
     except FleetError:
         # The thread that reads the source reports a revision that cannot be used.
         return {}
-    return {} if revision is None else {path: f"fleet {revision} ({path})"}
+    return {} if kept is None else {path: f"fleet {kept} ({path})"}
 
 
 def overruled_options(conf: cfg.ConfigOpts) -> list[str]:
@@ -251,3 +242,108 @@ def overruled_options(conf: cfg.ConfigOpts) -> list[str]:
         for name in options
         if name in theirs.get(section, {})
     ]
+
+
+@contextmanager
+def starting_with_fleet(
+    conf: cfg.ConfigOpts, check: ConfigurationCheck, but_for: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """Look for a usable revision before an agent starts, and note whether the start failed.
+
+    A usable revision is taken from the state folder, or else from the source. The agent does this before it
+    starts, because it would otherwise start without the settings of its fleet. If the adopted revision no
+    longer fits the host, or the last start failed, the source is read for a newer revision, so that the fleet
+    can repair the host. If no usable revision is found, the function only logs that.
+
+    :param conf: the configuration of the host's own files.
+    :param check: checks the configuration with a revision.
+    :param but_for: types of errors that would prevent a start with any settings. Such an error is not noted
+        as a failed start.
+    :raises ConfigError: a required option of ``[fleet]`` is missing or wrong.
+    """
+    fleet = FleetSettings.from_options(conf)
+    if fleet is None:
+        yield
+        return
+    has_failed = (fleet.folder / FAILED_FILE).exists()
+    _get_usable(fleet, conf, check, has_failed)
+    try:
+        yield
+    # Any error can come from these settings, so the next start asks the source for other settings.
+    except Exception as error:
+        if not isinstance(error, but_for):
+            _note_start(fleet.folder, has_failed=True)
+        raise
+    if has_failed:
+        _note_start(fleet.folder, has_failed=False)
+
+
+def _note_start(folder: Path, has_failed: bool) -> None:
+    """Note in the state folder whether the start of the agent has failed."""
+    try:
+        if has_failed:
+            write_durably(folder / FAILED_FILE, b"", _MODE)
+        else:
+            remove_durably(folder / FAILED_FILE)
+    except OSError as error:
+        # Without the note, the only difference is that a later start does not ask the source for other
+        # settings.
+        LOG.warning("The agent cannot record whether its start has failed: %s", error)
+
+
+def _get_usable(
+    fleet: FleetSettings, conf: cfg.ConfigOpts, check: ConfigurationCheck, has_failed: bool
+) -> None:
+    try:
+        secure_folder(fleet.folder)
+        if fleet.kept_revision() is not None:
+            check(with_file(conf, fleet.folder / KEPT_FILE))
+            if not has_failed:
+                return
+            LOG.warning(
+                "The agent's last start failed, so it asks the source for other settings of the fleet"
+            )
+    except (FleetError, ConfigError, cfg.Error, OSError) as error:
+        LOG.error("The stored settings of the fleet cannot be used: %s", error)
+    try:
+        follow_source(fleet, conf, check)
+    except FleetError as error:
+        LOG.error("The source has no usable settings of the fleet: %s", error)
+
+
+def follow_source(
+    fleet: FleetSettings, conf: cfg.ConfigOpts, check: ConfigurationCheck
+) -> FleetRevision | None:
+    """Read the source, and adopt its revision. Returns the revision; None if the host has already adopted it.
+
+    :param conf: the configuration of the host, with or without a revision.
+    :param check: checks the configuration with the offered revision.
+    :raises FleetError: the source cannot be read, or its revision is refused. The adopted revision stays in
+        force.
+    """
+    content = source.fetch(fleet.source, fleet.group, fleet.secured)
+    offered = fleet.read(content)
+    try:
+        present = fleet.kept_revision()
+    except FleetError:
+        present = None  # an unusable file is replaced by the offered revision
+    now = datetime.now(UTC)
+    if present is not None and present.digest == offered.digest:
+        if sentence := revision.expiry_reason(present, now):
+            raise FleetError(f"{present} is in force, but {sentence}")
+        return None
+    # A refused revision counts, too: no other revision may have its generation.
+    known = [each for each in (present, fleet.refused_revision()) if each is not None]
+    if reason := revision.refusal_reason(offered, fleet.group, known, now):
+        raise FleetError(f"the revision {offered} is refused: {reason}")
+    path = keep_offered(fleet.folder, content)
+    try:
+        # Options are checked first, because errors of the next check quote values. Forbidden options can have
+        # secrets as values.
+        if found := revision_problems(path, conf):
+            raise ConfigError("; ".join(found))
+        check(with_file(conf, path))
+    except (cfg.Error, ConfigError, FleetError, OSError, ValueError) as error:
+        raise FleetError(f"the revision {offered} is refused: {error}") from error
+    take_up(fleet.folder)
+    return offered

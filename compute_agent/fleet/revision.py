@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from compute_agent.conf import compute
-from compute_agent.conf.written import Written
+from compute_agent.conf.written import Written, normal_section
 
 
 class FleetError(Exception):
@@ -183,8 +183,7 @@ def forbidden_options(
     former = dict(_former_places(options))
     found = []
     for section, values in revision.items():
-        # oslo.config ignores the case of section names, except for DEFAULT.
-        normal = section if section == DEFAULT_SECTION or ":" in section else section.lower()
+        normal = normal_section(section)
         for name, value in values.items():
             # A former name of an option sets the same option.
             group, option = former.get((normal, name), (normal, name))

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from compute_agent.host import kernel_files
+from compute_agent.host.kernel_files import SysFiles
 
 _BY_ID: Final = "by-id/"
+_BY_ID_FOLDER: Final = "dev/disk/by-id"
 _IO_COST: Final = "sys/fs/cgroup/io.cost.qos"
 _NUMBER_PATH: Final = "/dev/block/"
 _MAX_LAYERS: Final = 32
@@ -56,16 +57,13 @@ class BlockDevices:
             return tuple(one for one in self.devices if one.name in found)
         return tuple(one for one in self.devices if fnmatch.fnmatchcase(one.name, wanted))
 
-    def unmatched_patterns(self, patterns: Sequence[str]) -> list[str]:
-        """The names and patterns that match no device."""
-        return [pattern for pattern in patterns if not self.match_devices(pattern)]
-
     def describe_unmatched(self, patterns: Sequence[str]) -> list[str]:
         """A message for each name or pattern that matches no device."""
         there = ", ".join(device.name for device in self.devices) or "none"
         return [
             f"this host has no device {pattern}; it has {there}"
-            for pattern in self.unmatched_patterns(patterns)
+            for pattern in patterns
+            if not self.match_devices(pattern)
         ]
 
 
@@ -74,40 +72,32 @@ def read_block_devices(root: Path) -> BlockDevices:
 
     Without files, the result is empty.
     """
-    folder = root / "sys/block"
-    costed = _costed_devices(root)
+    files = SysFiles(root)
+    costed = _costed_devices(files)
     devices, parts = [], {}
-    for name in _list_names(folder):
-        number = (kernel_files.read_optional(f"{folder}/{name}/dev") or "").strip()
-        if not number:
+    for name in files.list_names("sys/block"):
+        folder = f"sys/block/{name}"
+        if not (number := files.text(f"{folder}/dev")):
             continue  # The device was removed after the folder was listed.
         # The scheduler bfq divides bandwidth by weights of its own. io.cost divides bandwidth by weights
         # under any scheduler (cgroup-v2.rst, io.weight).
-        scheduler = kernel_files.read_optional(f"{folder}/{name}/queue/scheduler") or ""
+        scheduler = files.text(f"{folder}/queue/scheduler") or ""
         devices.append(BlockDevice(name, number, "[bfq]" in scheduler or number in costed))
         parts[name] = name
         # A partition is a folder of its disk, so the name of a partition also stands for its disk.
-        parts |= {part: name for part in _list_names(folder / name) if part.startswith(name)}
+        parts |= {part: name for part in files.list_names(folder) if part.startswith(name)}
     links = {}
-    by_id = root / "dev/disk/by-id"
-    for link in _list_names(by_id):
-        target = os.path.basename(os.path.realpath(by_id / link))
+    for link in files.list_names(_BY_ID_FOLDER):
+        target = os.path.basename(os.path.realpath(root / _BY_ID_FOLDER / link))
         # A link to a partition stands for the whole disk.
         if target in parts:
             links[link] = parts[target]
     return BlockDevices(tuple(devices), links)
 
 
-def _list_names(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def _costed_devices(root: Path) -> frozenset[str]:
+def _costed_devices(files: SysFiles) -> frozenset[str]:
     """The numbers (``MAJOR:MINOR``) of devices with io.cost enabled (see cgroup-v2.rst, io.cost.qos)."""
-    lines = (kernel_files.read_optional(str(root / _IO_COST)) or "").splitlines()
+    lines = (files.text(_IO_COST) or "").splitlines()
     return frozenset(line.split()[0] for line in lines if "enable=1" in line.split())
 
 
@@ -129,15 +119,15 @@ def find_limited_device(root: Path, path: str) -> str:
         if stat.S_ISCHR(found.st_mode) or not os.major(device):
             return ""
         number = f"{os.major(device)}:{os.minor(device)}"
-    devices = root / "sys/dev/block"
+    files, devices = SysFiles(root), "sys/dev/block"
     for _ in range(_MAX_LAYERS):
-        folder = devices / number / "slaves"
-        below = [folder / name for name in _list_names(folder)]
+        folder = f"{devices}/{number}/slaves"
+        below = [root / folder / name for name in files.list_names(folder)]
         # A device with several devices below counts only if these are partitions of one disk.
         if len({_whole_disk(one) for one in below}) != 1:
             break
         number = _device_number(below[0]) or number
-    return _whole_disk(devices / number) or number
+    return _whole_disk(root / devices / number) or number
 
 
 def _whole_disk(device: Path) -> str:
@@ -147,4 +137,4 @@ def _whole_disk(device: Path) -> str:
 
 
 def _device_number(folder: Path) -> str:
-    return (kernel_files.read_optional(f"{folder}/dev") or "").strip()
+    return SysFiles(folder).text("dev") or ""

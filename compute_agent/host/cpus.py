@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from compute_agent.host.kernel_files import SysFiles
 from compute_agent.host.topology import CpuCluster, CpuCore, CpuDie, CpuPackage
+from compute_agent.model.cpuset import CpuSet
 
 _NOMINAL: Final = re.compile(r"@\s*([0-9.]+)\s*GHz", re.IGNORECASE)
 _FLAG_KEYS: Final = ("flags", "features")
@@ -89,11 +90,6 @@ def architecture_of(files: SysFiles, info: CpuInfo) -> str:
     return "unknown"
 
 
-def model_of(info: CpuInfo) -> str | None:
-    """The model of the processor, as in ``Intel(R) Xeon(R) ...`` or ``POWER9, altivec supported``."""
-    return info.first_value("model name", "cpu")
-
-
 def base_frequency_khz(files: SysFiles, info: CpuInfo, cpu: int) -> int | None:
     """The guaranteed frequency of a CPU without turbo, in kHz; None if the kernel does not show it.
 
@@ -126,21 +122,8 @@ _HYBRID_PMUS: Final = {"cpu_core": "performance", "cpu_atom": "efficiency", "cpu
 """The performance monitoring units of hybrid x86 processors. Each one lists the CPUs of one kind of core."""
 
 
-@dataclass(frozen=True, slots=True)
-class CpuStates:
-    """The CPUs of the machine that are present, and those that are online."""
-
-    present: frozenset[int]
-    online: frozenset[int]
-
-    @property
-    def offline_cpus(self) -> frozenset[int]:
-        """The CPUs that are present but not online."""
-        return self.present - self.online
-
-
-def read_states(files: SysFiles, info: CpuInfo) -> CpuStates:
-    """Read the states of all CPUs, including those outside of the agent's own cpuset and affinity."""
+def read_states(files: SysFiles, info: CpuInfo) -> tuple[CpuSet, CpuSet]:
+    """Read the present and the online CPUs, including those outside of the agent's cpuset and affinity."""
     folders = frozenset(files.list_numbers(CPU_FOLDER, "cpu"))
     online = files.cpu_list(f"{CPU_FOLDER}/online")
     present = files.cpu_list(f"{CPU_FOLDER}/present")
@@ -154,7 +137,7 @@ def read_states(files: SysFiles, info: CpuInfo) -> CpuStates:
             "The folder %s lists no CPUs, so the agent uses the CPUs of /proc/cpuinfo",
             files.root / CPU_FOLDER,
         )
-    return CpuStates(present=(folders if present is None else present) | online, online=online)
+    return (folders if present is None else present) | online, online
 
 
 def read_online(root: Path) -> frozenset[int]:
@@ -168,15 +151,13 @@ def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, 
     On old Itanium machines, the id is the number of the board, so several packages have the same id. On such
     machines, CPUs belong to one package only if they list each other as siblings.
     """
-    ids = {
-        cpu: _known_id(files.read_number(f"{_topology_folder(cpu)}/physical_package_id")) for cpu in online
-    }
+    ids = {cpu: _read_id(files, cpu, "physical_package_id") for cpu in online}
     if unknown := [cpu for cpu, package in ids.items() if package is None]:
         LOG.info(
             "The package of %d CPUs is not known, so the agent counts these CPUs as package 0", len(unknown)
         )
     packages: list[CpuPackage] = []
-    for package, cpus in sorted(_group_cpus(online, lambda cpu: ids[cpu] or 0).items()):
+    for package, cpus in sorted(_group_cpus({cpu: one or 0 for cpu, one in ids.items()}).items()):
         packages += [
             CpuPackage(package, members)
             for members in _split_peers(
@@ -188,20 +169,12 @@ def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, 
 
 def read_dies(files: SysFiles, packages: Iterable[CpuPackage]) -> tuple[CpuDie, ...]:
     """Read the dies; the result is empty before Linux 5.2."""
-    return tuple(
-        CpuDie(die, package.id, cpus)
-        for package in packages
-        for die, cpus in _package_parts(files, package, "die_id")
-    )
+    return tuple(CpuDie(*part) for part in _package_parts(files, packages, "die_id"))
 
 
 def read_clusters(files: SysFiles, packages: Iterable[CpuPackage]) -> tuple[CpuCluster, ...]:
     """Read the clusters; none before Linux 5.16."""
-    return tuple(
-        CpuCluster(cluster, package.id, cpus)
-        for package in packages
-        for cluster, cpus in _package_parts(files, package, "cluster_id")
-    )
+    return tuple(CpuCluster(*part) for part in _package_parts(files, packages, "cluster_id"))
 
 
 def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[CpuPackage]) -> tuple[CpuCore, ...]:
@@ -212,7 +185,7 @@ def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[CpuPackage]) -
     package_of = {cpu: package.id for package in packages for cpu in package.cpus}
     online = frozenset(package_of)
     kinds = read_kinds(files, online)
-    ids = {cpu: _known_id(files.read_number(f"{_topology_folder(cpu)}/core_id")) for cpu in online}
+    ids = {cpu: _read_id(files, cpu, "core_id") for cpu in online}
 
     def listed_siblings(cpu: int) -> frozenset[int]:
         # AMD's family 15h lists both cores of a module as siblings, but gives each core its own core_id.
@@ -256,16 +229,22 @@ def read_capacities(files: SysFiles, online: frozenset[int]) -> Mapping[int, int
     return {cpu: capacity for cpu, capacity in found.items() if capacity is not None}
 
 
-def _package_parts(files: SysFiles, package: CpuPackage, name: str) -> Iterable[tuple[int, frozenset[int]]]:
-    ids = {cpu: _known_id(files.read_number(f"{_topology_folder(cpu)}/{name}")) for cpu in package.cpus}
-    groups = _group_cpus((cpu for cpu in package.cpus if ids[cpu] is not None), lambda cpu: ids[cpu] or 0)
-    return sorted(groups.items())
+def _package_parts(
+    files: SysFiles, packages: Iterable[CpuPackage], name: str
+) -> Iterator[tuple[int, int, CpuSet]]:
+    """Yield the id, the package and the CPUs of each part that has an id."""
+    for package in packages:
+        found = {cpu: _read_id(files, cpu, name) for cpu in package.cpus}
+        ids = {cpu: part for cpu, part in found.items() if part is not None}
+        for part, cpus in sorted(_group_cpus(ids).items()):
+            yield part, package.id, cpus
 
 
-def _group_cpus(cpus: Iterable[int], key: Callable[[int], int]) -> Mapping[int, frozenset[int]]:
+def _group_cpus(ids: Mapping[int, int]) -> Mapping[int, CpuSet]:
+    """The CPUs of each id."""
     groups: dict[int, set[int]] = defaultdict(set)
-    for cpu in cpus:
-        groups[key(cpu)].add(cpu)
+    for cpu, group in ids.items():
+        groups[group].add(cpu)
     return {group: frozenset(members) for group, members in groups.items()}
 
 
@@ -287,7 +266,9 @@ def _split_peers(
         yield members
 
 
-def _known_id(number: int | None) -> int | None:
+def _read_id(files: SysFiles, cpu: int, name: str) -> int | None:
+    """An id from the topology folder of a CPU; None if the firmware has no such id."""
+    number = files.read_number(f"{_topology_folder(cpu)}/{name}")
     return None if number is None or number < 0 or number == _UNKNOWN_ID else number
 
 

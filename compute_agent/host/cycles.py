@@ -13,14 +13,14 @@ import platform
 import resource
 import struct
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 _NUMBERS: Final = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "s390x": 331}
 """The number of the system call by architecture, because the C library has no function for it."""
 
-HARDWARE: Final = ((0, 0), (0, 1))
+_HARDWARE: Final = ((0, 0), (0, 1))
 """The type and number of the two events: cycles of the CPU (and not of a clock), and instructions."""
 
 # PERF_FORMAT_GROUP and PERF_FLAG_FD_CLOEXEC of perf_event.h, which have the same value by coincidence.
@@ -68,30 +68,25 @@ class CycleCounters(Protocol):
 class PerfEvents:
     """Counts cycles through perf events. Only one thread at a time is allowed to call the methods."""
 
-    def __init__(
-        self, events: tuple[tuple[int, int], tuple[int, int]] = HARDWARE, most: int | None = None
-    ) -> None:
-        """Count at most ``most`` threads; None means as many as the limit of open files allows.
+    def __init__(self, open_counter: Callable[[int, int, int, int], int] | None = None) -> None:
+        """Count as many threads as the limit of open files allows.
 
         If there are more threads, none is counted, because the counts of some threads would mislead.
+
+        :param open_counter: opens a counter like :func:`open_event`, which is the default.
         """
         self.missing_reason = ""
-        self._most = most
-        self._events = events
+        self._open_counter = open_counter or open_event
         self._opened: dict[int, tuple[int, int]] = {}
         """The two file descriptors of each thread. A read of the first one returns both counts."""
         self._last: Mapping[int, ThreadCycles] = {}
 
     def read(self, threads: Collection[int]) -> dict[int, ThreadCycles]:
         """Count exactly these threads from now on, and return their counts so far."""
-        most = _threads_allowed() if self._most is None else self._most
-        if len(threads) > most:
+        if len(threads) > _threads_allowed():
             # The error is the same as for a refused file, because the remedy is the same: a higher limit of
             # open files.
-            threads, self.missing_reason = (
-                (),
-                _explain_error(OSError(errno.EMFILE, os.strerror(errno.EMFILE))),
-            )
+            threads, self.missing_reason = (), _explain_error(_system_error(errno.EMFILE))
         for thread in self._opened.keys() - set(threads):
             self._close(thread)
         found, refused = {}, ""
@@ -107,7 +102,8 @@ class PerfEvents:
                     refused = _explain_error(error)
                     continue  # Counting goes on, because the other threads may belong to another user.
                 self.missing_reason = _explain_error(error)
-                self._close_all()
+                for opened in tuple(self._opened):
+                    self._close(opened)
                 return {}  # The same error would occur for all other threads.
         if found or refused:
             self.missing_reason = "" if found else refused
@@ -131,17 +127,13 @@ class PerfEvents:
         return ThreadCycles(cycles, instructions)
 
     def _open(self, thread: int) -> None:
-        leader = _open_event(self._events[0], thread, -1)
+        leader = self._open_counter(*_HARDWARE[0], thread, -1)
         try:
-            member = _open_event(self._events[1], thread, leader)
+            member = self._open_counter(*_HARDWARE[1], thread, leader)
         except OSError:
             os.close(leader)
             raise
         self._opened[thread] = leader, member
-
-    def _close_all(self) -> None:
-        for thread in tuple(self._opened):
-            self._close(thread)
 
     def _close(self, thread: int) -> None:
         leader, member = self._opened.pop(thread)
@@ -155,25 +147,28 @@ def _threads_allowed() -> int:
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft // _SHARE_OF_FILES // 2
 
 
-def _open_event(event: tuple[int, int], thread: int, group: int) -> int:
+def open_event(kind: int, config: int, thread: int, group: int) -> int:
     """Open a counter for a thread on all CPUs, and return its file descriptor.
 
+    :param kind: the type of the event, and ``config`` its number, as in perf_event.h.
     :param group: the descriptor of the thread's first counter; -1 to open the first counter.
     :raises OSError: the kernel refuses the counter; ENOSYS: the number of the system call is not known.
     """
     number = _NUMBERS.get(platform.machine())
     if number is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    kind, config = event
+        raise _system_error(errno.ENOSYS)
     # The kernel distinguishes versions of this structure by its size; 64 bytes stand for the first version.
     attributes = _ATTRIBUTES.pack(kind, _ATTRIBUTES.size, config, 0, 0, _FORMAT_GROUP, 0, 0, 0, 0)
     # use_errno keeps the error number of the call, which later calls in Python could overwrite.
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor: int = libc.syscall(number, attributes, thread, -1, group, _CLOSE_ON_EXEC)
     if descriptor < 0:
-        found = ctypes.get_errno()
-        raise OSError(found, os.strerror(found))
+        raise _system_error(ctypes.get_errno())
     return descriptor
+
+
+def _system_error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
 
 
 def _explain_error(error: Exception) -> str:

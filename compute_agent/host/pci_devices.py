@@ -112,7 +112,6 @@ class PciDevice:
         make guests slow.
     :ivar physical_function: the address of the physical function that a virtual function belongs to.
     :ivar max_virtual: the highest number of virtual functions that a physical function can have.
-    :ivar virtual_functions: the addresses of the present virtual functions.
     :ivar bridges: the addresses of the bridges above the device, the root port first.
     :ivar root_complex: the name of the root complex, such as ``pci0000:80``; empty if the path does not show
         it.
@@ -132,7 +131,6 @@ class PciDevice:
     numa_node: int | None = None
     physical_function: str | None = None
     max_virtual: int = 0
-    virtual_functions: tuple[str, ...] = ()
     bridges: tuple[str, ...] = ()
     root_complex: str = ""
     iommu_group: int | None = None
@@ -235,11 +233,6 @@ def _read_lasting(files: SysFiles, address: str) -> PciDevice | None:
     if vendor is None or product is None:
         return None
     complex_name, bridges = _path_above(files.root / folder, address)
-    virtual = [
-        target
-        for number in files.list_numbers(folder, "virtfn")
-        if (target := _link_target(files, f"{folder}/virtfn{number}")) is not None
-    ]
     group = _link_name(files, f"{folder}/iommu_group")
     return PciDevice(
         address=address,
@@ -249,7 +242,6 @@ def _read_lasting(files: SysFiles, address: str) -> PciDevice | None:
         numa_node=_read_node(files, folder),
         physical_function=_link_target(files, f"{folder}/physfn"),
         max_virtual=max(0, files.read_number(f"{folder}/sriov_totalvfs") or 0),
-        virtual_functions=tuple(sorted(virtual)),
         bridges=bridges,
         root_complex=complex_name,
         iommu_group=int(group) if group.isascii() and group.isdigit() else None,

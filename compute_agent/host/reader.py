@@ -103,10 +103,10 @@ def read_topology(root: Path) -> HostTopology:
     """
     files = SysFiles(root)
     info = cpus.read_cpuinfo(files)
-    states = cpus.read_states(files, info)
-    packages = cpus.read_packages(files, states.online)
+    present, online = cpus.read_states(files, info)
+    packages = cpus.read_packages(files, online)
     cores = cpus.read_cores(files, info, packages)
-    nodes = memory.read_nodes(files, states.online)
+    nodes = memory.read_nodes(files, online)
     tiers = memory.read_tiers(files)
     frequencies = [core.base_frequency_khz for core in cores if core.base_frequency_khz is not None]
     found_caches = read_caches(files, cores)
@@ -127,17 +127,17 @@ def read_topology(root: Path) -> HostTopology:
         cores=cores,
         caches=found_caches,
         numa_nodes=nodes,
-        online=states.online,
-        offline=states.offline_cpus,
-        present=states.present,
+        online=online,
+        offline=present - online,
+        present=present,
         distances=memory.read_distances(files, nodes),
         memory_tiers=tiers,
         memory_types=tell_types(nodes, read_evidence(files, nodes, tiers)),
-        cpu_capacities=cpus.read_capacities(files, states.online),
+        cpu_capacities=cpus.read_capacities(files, online),
         memory_kib=memory.read_memory_kib(files),
-        cpu_flags=cpus.flags_of(info, states.online),
+        cpu_flags=cpus.flags_of(info, online),
         architecture=cpus.architecture_of(files, info),
         vendor=info.first_value("vendor_id"),
-        model_name=cpus.model_of(info),
+        model_name=info.first_value("model name", "cpu"),
         base_frequency_khz=max(frequencies, default=None),
     )

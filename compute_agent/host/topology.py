@@ -7,7 +7,7 @@ CPUs are logical CPUs (hardware threads), given by their kernel number. Sets of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from compute_agent.model import cpuset
@@ -195,9 +195,7 @@ class HostTopology:
     def to_dict(self) -> dict[str, Any]:
         """The topology in the stable form of ``topology show -f json``. A set of CPUs is a text."""
         return {
-            "packages": [
-                {"id": package.id, "cpus": cpuset.format(package.cpus)} for package in self.packages
-            ],
+            "packages": [_group_document(package) for package in self.packages],
             "numa_nodes": [
                 {
                     "id": node.id,
@@ -215,18 +213,12 @@ class HostTopology:
                 {"id": core.id, "package": core.package, "cpus": cpuset.format(core.cpus)}
                 for core in self.cores
             ],
-            "caches": [
-                {
-                    "level": cache.level,
-                    "type": cache.type,
-                    "id": cache.id,
-                    "size_kib": cache.size_kib,
-                    "ways": cache.ways,
-                    "cpus": cpuset.format(cache.cpus),
-                }
-                for cache in self.caches
-            ],
+            "caches": [_group_document(cache) for cache in self.caches],
             "online_cpus": cpuset.format(self.online),
             "offline_cpus": cpuset.format(self.offline),
             "parked_cpus": cpuset.format(self.parked),
         }
+
+
+def _group_document(group: CpuPackage | CpuCache) -> dict[str, Any]:
+    return {**asdict(group), "cpus": cpuset.format(group.cpus)}

@@ -21,6 +21,7 @@ from typing import Final
 from compute_agent.host.topology import CpuCache, HostTopology, NumaNode
 from compute_agent.inventory.provider_tree import child_uuid
 from compute_agent.model import cpuset
+from compute_agent.model.messages import is_uuid
 
 DISTANCE: Final = "numa_distance."
 """Prefix of the distance from one NUMA node to another one, as in ACPI's table SLIT (10 is the distance to
@@ -54,7 +55,7 @@ WATERMARK: Final = "watermark."
 watermark's section follows."""
 
 NEIGHBOUR: Final = "neighbour."
-"""Prefix of attributes with the use of caches and with limits of guests (:mod:`.neighbours`)."""
+"""Prefix of attributes with the use of caches and with limits of guests (:func:`neighbour_attributes`)."""
 
 BROKEN_PROMISES: Final = "agent.broken_promises"
 """A text with the broken promises to guests, such as ``2 cpus, 1 quiet``; absent if all promises are kept."""
@@ -64,7 +65,12 @@ REPORTED_AT: Final = "agent.reported_at"
 REPORT_DUE: Final = "agent.report_due"
 """The time by which a running agent writes another heartbeat, in seconds since the epoch."""
 
-# A provider can have 256 attributes, and other programs need some of them.
+# A provider can have 256 attributes, and other programs need some of them. So the numbers of guests with
+# positions, of watermarks, of caches and of limited guests have limits.
+_MAX_GUESTS: Final = 100
+_MAX_WATERMARKS: Final = 20
+_MAX_CACHES: Final = 64
+_MAX_LIMITED: Final = 20
 _MAX_DISTANCES: Final = 200
 """Maximum number of NUMA nodes for which distances are reported. A host with more nodes reports no
 distances.
@@ -158,15 +164,8 @@ def of_zone(
     return found
 
 
-_MAX_GUESTS: Final = 100
-_MAX_WATERMARKS: Final = 20
-"""Maximum numbers of guests and of watermarks that have attributes.
-
-A provider can have 256 attributes, and other programs need some of them.
-"""
 MAX_TEXT: Final = 255
 """Maximum characters of the text of an attribute."""
-UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,50}")
 
 
@@ -202,7 +201,7 @@ def guest_attributes(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str
     :param watermarks: a text with the thresholds of each watermark, by the name of its section.
     """
     # Consumers without a uuid are left out, because the name of the attribute ends with the uuid.
-    known = sorted((each for each in guests if UUID.fullmatch(each.consumer)), key=lambda each: each.consumer)
+    known = sorted((each for each in guests if is_uuid(each.consumer)), key=lambda each: each.consumer)
     told = {POSITION + each.consumer: str(each)[:MAX_TEXT] for each in known[:_MAX_GUESTS]}
     named = sorted(name for name in watermarks if _NAME.fullmatch(name))[:_MAX_WATERMARKS]
     return told | {WATERMARK + name: watermarks[name][:MAX_TEXT] for name in named}
@@ -255,7 +254,7 @@ def zone_layout(
     l3_zones = [
         HostZone(
             name=f"L3_{cache.id}",
-            parent=next((zone.name for zone in node_zones if _is_inside(cache, zone)), None),
+            parent=next((zone.name for zone in node_zones if cache.cpus <= zone.cpus), None),
             cpus=cache.cpus,
             numa_nodes=frozenset(node.id for node in topology.numa_nodes if cache.cpus & node.cpus),
             l3_ids=frozenset({cache.id}),
@@ -275,10 +274,6 @@ def zone_layout(
     outer = [zone for zone in l3_zones if zone.parent is None]
     inner = [zone for zone in l3_zones if zone.parent is not None]
     return _with_homes([*outer, *node_zones, *inner], shape)
-
-
-def _is_inside(cache: CpuCache, node: HostZone) -> bool:
-    return cache.cpus <= node.cpus
 
 
 def _covers_its_nodes(l3: HostZone, nodes: Iterable[HostZone]) -> bool:
@@ -314,9 +309,6 @@ LIMIT: Final = NEIGHBOUR + "limit."
 """Prefix of the attributes with the limits of a guest. A number follows; the value begins with the consumer's
 uuid."""
 
-# A provider can have 256 attributes, and other programs need some of them.
-_MAX_CACHES: Final = 64
-_MAX_LIMITED: Final = 20
 _TOP: Final = 3
 """Number of guests that are reported because they use most bandwidth, and of guests that are reported because
 they use most cache."""
@@ -376,7 +368,7 @@ class RequestedLimit:
 
     def __str__(self) -> str:
         """The part of the attribute, such as ``cpu_quota: interference for UUID``."""
-        known = [one for one in self.victims if UUID.fullmatch(one)]
+        known = [one for one in self.victims if is_uuid(one)]
         return f"{self.lever}: {self.trigger}" + (f" for {' '.join(known)}" if known else "")
 
 
@@ -394,12 +386,12 @@ def neighbour_attributes(
     :param caches: the use of each cache by the whole host, by its id.
     :param limits: the limits by uuid of the guest.
     """
-    known = [each for each in guests if UUID.fullmatch(each.consumer)]
+    known = [each for each in guests if is_uuid(each.consumer)]
     top = {
         *_largest_guests(known, lambda load: load.bandwidth),
         *_largest_guests(known, lambda load: load.occupancy),
     }
-    limited = sorted(guest for guest, some in limits.items() if some and UUID.fullmatch(guest))
+    limited = sorted(guest for guest, some in limits.items() if some and is_uuid(guest))
     told = {
         f"{CACHE}{cache}": text for cache, load in sorted(caches.items())[:_MAX_CACHES] if (text := str(load))
     }
@@ -409,11 +401,8 @@ def neighbour_attributes(
         f"{LIMIT}{number}": _limit_text(guest, limits[guest])
         for number, guest in enumerate(limited[:_MAX_LIMITED])
     }
-    return (
-        told | {MEASURED_AT: measured_at, VALID_UNTIL: measured_at + MISSED_INTERVALS * interval}
-        if told
-        else {}
-    )
+    times = {MEASURED_AT: measured_at, VALID_UNTIL: measured_at + MISSED_INTERVALS * interval}
+    return {**told, **times} if told else {}
 
 
 def _largest_guests(

@@ -117,9 +117,7 @@ def derive_provider_tree(
     for zone in zones:
         if zone.l3 is not None and zone.l3.id in control.domains:
             by_zone[zone.name].update(_cache_inventories(control.domains[zone.l3.id]))
-    on_root.update(_disk_inventory(settings))
-    if control.groups > 0:
-        on_root[RESCTRL_GROUP] = _simple_inventory(control.groups, min(control.groups_taken, control.groups))
+    on_root |= {**_disk_inventory(settings), **_group_inventory(control)}
     root = _root(topology, root_uuid, root_name, on_root, traits.root_traits(topology, control.features))
     children = _zone_nodes(root, zones, by_zone, control, topology)
     children += [_pool_provider(root, part, cpu_sets, settings, topology) for part in pool_parts]
@@ -144,14 +142,10 @@ def _tree_beside_nova(
     }
     children = _zone_nodes(root, zones, found, control, topology)
     features = traits.resctrl_traits(control.features)
-    if control.groups > 0 or features:
-        groups = min(control.groups_taken, control.groups)
-        offered = {RESCTRL_GROUP: _simple_inventory(control.groups, groups)} if control.groups > 0 else {}
-        children.append(
-            ProviderNode(
-                f"{root_name}_{_RESCTRL}", child_uuid(root_uuid, _RESCTRL), root_uuid, offered, features
-            )
-        )
+    groups = _group_inventory(control)
+    if groups or features:
+        uuid = child_uuid(root_uuid, _RESCTRL)
+        children.append(ProviderNode(f"{root_name}_{_RESCTRL}", uuid, root_uuid, groups, features))
     return with_stock_names(ProviderTree((root, *children), beside=True))
 
 
@@ -320,6 +314,12 @@ def _disk_inventory(settings: InventorySettings) -> Mapping[str, ProviderInvento
             f" {settings.disk_gb} GiB of the file system of [DEFAULT] state_path"
         )
     return {"DISK_GB": _simple_inventory(settings.disk_gb, reserved_gb, settings.disk_allocation_ratio)}
+
+
+def _group_inventory(control: CachePlatform) -> Mapping[str, ProviderInventory]:
+    if control.groups <= 0:
+        return {}
+    return {RESCTRL_GROUP: _simple_inventory(control.groups, min(control.groups_taken, control.groups))}
 
 
 def _cache_inventories(domain: CacheDomain) -> Mapping[str, ProviderInventory]:

@@ -28,7 +28,14 @@ from typing import Final
 from compute_agent.host.pci_devices import MdevType, PciDevice
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.attributes import of_device
-from compute_agent.inventory.device_spec import ONE_TIME_USE, OPTION, DeviceSpec, match_devices
+from compute_agent.inventory.device_spec import (
+    ONE_TIME_USE,
+    OPTION,
+    SHOWN_DEVICES,
+    DeviceSpec,
+    match_devices,
+    named_devices,
+)
 from compute_agent.inventory.provider_tree import (
     NAME_LIMIT,
     ProviderInventory,
@@ -40,15 +47,12 @@ from compute_agent.inventory.provider_tree import (
     nodes_below,
 )
 from compute_agent.inventory.traits import NUMA_ROOT
-from compute_agent.model.messages import ConfigError, named_few
+from compute_agent.model.messages import ConfigError
 
 PCIE_SWITCH: Final = "CUSTOM_PCIE_SWITCH"
 """The trait of a provider for a PCIe switch, which is the parent of the providers of its devices."""
 PCIE_ROOT: Final = "CUSTOM_PCIE_ROOT"
 """The trait of a provider for a root complex, which is the parent of the providers of its devices."""
-
-_SHOWN: Final = 5
-"""Maximum number of addresses that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +209,7 @@ def _device_warnings(selected: Sequence[tuple[PciDevice, DeviceSpec]]) -> Iterab
     devices = [device for device, _ in selected]
     if without_iommu := [device.address for device in devices if device.iommu_group is None]:
         yield (
-            f"{OPTION}: {named_few(without_iommu, _SHOWN)} cannot be given to domains, since the IOMMU is"
+            f"{OPTION}: {named_devices(without_iommu)} cannot be given to domains, since the IOMMU is"
             " off: boot with intel_iommu=on or amd_iommu=on, and enable VT-d or AMD-Vi in the firmware"
         )
     # The name contains "vfio" for vfio-pci and for its variants: mlx5_vfio_pci, nvidia-vgpu-vfio ...
@@ -214,16 +218,17 @@ def _device_warnings(selected: Sequence[tuple[PciDevice, DeviceSpec]]) -> Iterab
         drivers = [f"{device.address} ({device.driver or 'no driver'})" for device in unbound]
         yield (
             f"{OPTION}: with managed = no libvirt binds no driver, and these devices have none of VFIO:"
-            f" {named_few(drivers, _SHOWN)}. Bind vfio-pci or the driver's variant, such as by driverctl"
+            f" {named_devices(drivers)}. Bind vfio-pci or the driver's variant, such as by driverctl"
         )
     if idle := [device.address for device in devices if device.vgpu_type == 0]:
         yield (
-            f"{OPTION}: {named_few(idle, _SHOWN)} have no vGPU type, so no domain can use them: write the"
+            f"{OPTION}: {named_devices(idle)} have no vGPU type, so no domain can use them: write the"
             " number of a type into nvidia/current_vgpu_type of the device"
         )
     if narrow := [device for device in devices if device.link.is_degraded]:
         lanes = ", ".join(
-            f"{device.address} x{device.link.width} of x{device.link.max_width}" for device in narrow[:_SHOWN]
+            f"{device.address} x{device.link.width} of x{device.link.max_width}"
+            for device in narrow[:SHOWN_DEVICES]
         )
         yield f"{OPTION}: devices work with fewer lanes than they have: {lanes}. Check slot and riser"
 
@@ -263,7 +268,7 @@ def with_devices(
     unknown = [device.address for each in by_zone.values() for device, node in each if node is None]
     if unknown and zones:
         warnings.append(
-            f"{OPTION}: the kernel does not show the NUMA node of {named_few(unknown, _SHOWN)}: below the"
+            f"{OPTION}: the kernel does not show the NUMA node of {named_devices(unknown)}: below the"
             " root provider no query joins them with CPUs of their node. Write the node to numa_node of the"
             " device in /sys/bus/pci/devices, if you know it"
         )

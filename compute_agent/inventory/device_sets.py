@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from compute_agent.host.pci_devices import PCI_ADDRESS
-from compute_agent.inventory.device_spec import parse_json
+from compute_agent.inventory.device_spec import named_devices, parse_json
 from compute_agent.inventory.provider_tree import (
     NAME_LIMIT,
     ProviderNode,
@@ -25,12 +25,10 @@ from compute_agent.inventory.provider_tree import (
     child_uuid,
     nodes_below,
 )
-from compute_agent.model.messages import ConfigError, named_few
+from compute_agent.model.messages import ConfigError
 
 OPTION: Final = "[pci] device_set"
 
-_SHOWN: Final = 5
-"""Maximum number of addresses that a sentence names."""
 # The name becomes a part of a trait, and of the provider's name.
 _NAME: Final = re.compile("[A-Z0-9_]{1,64}")
 
@@ -91,7 +89,7 @@ def with_device_sets(tree: ProviderTree, sets: Sequence[DeviceSet]) -> tuple[Pro
     for each in sorted(sets, key=lambda one: (-len(one.addresses), sorted(one.addresses))):
         tree, reason = _with_set(tree, each)
         if reason:
-            shown = named_few(sorted(each.addresses), _SHOWN)
+            shown = named_devices(sorted(each.addresses))
             warnings.append(f"{OPTION}: the set {each.name} of {shown} is not offered: {reason}")
     return tree, tuple(warnings)
 
@@ -100,7 +98,7 @@ def _with_set(tree: ProviderTree, wanted: DeviceSet) -> tuple[ProviderTree, str]
     """Return the tree with the set and an empty text, or the unchanged tree and the reason."""
     devices = {node.device: node for node in tree.nodes if node.inventories and node.device}
     if missing := wanted.addresses - devices.keys():
-        return tree, f"the host does not offer {named_few(sorted(missing), _SHOWN)}"
+        return tree, f"the host does not offer {named_devices(sorted(missing))}"
     # A request for the set names the classes of its members, so devices of other classes below the same
     # provider do not matter.
     classes = {name for address in wanted.addresses for name in devices[address].inventories}

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import os_resource_classes
 import os_traits
@@ -35,7 +35,9 @@ _WIDTHS: Final = {"domain": 4, "bus": 2, "slot": 2, "function": 1}
 _ANY: Final = "*"
 # The ids of vendors and products have four hexadecimal digits.
 _MAX_ID: Final = 0xFFFF
-_SHOWN: Final = 200
+SHOWN_DEVICES: Final = 5
+"""Maximum number of addresses of devices that a message names."""
+_MAX_QUOTED: Final = 200
 """Maximum number of characters of a value that a message quotes."""
 # Placement's limit for names of traits and resource classes.
 _NAME_LIMIT: Final = 255
@@ -70,19 +72,16 @@ AddressFields = tuple[str, str, str, str]
 """The domain, bus, slot and function of a PCI address, as texts in the notation of PCI addresses."""
 
 
+def named_devices(addresses: Sequence[str]) -> str:
+    """The first addresses of devices and the number of further devices, for messages."""
+    return named_few(addresses, SHOWN_DEVICES)
+
+
 def address_fields(address: str) -> AddressFields:
     """Split a PCI address such as ``0000:81:00.0`` into its fields."""
     domain, bus, rest = address.split(":")
     slot, function = rest.split(".")
     return domain, bus, slot, function
-
-
-class AddressRule(Protocol):
-    """Selects PCI devices by their address."""
-
-    def matches_address(self, fields: AddressFields) -> bool:
-        """Whether the rule selects the address with these fields."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +115,10 @@ class AddressRegex:
     def matches_address(self, fields: AddressFields) -> bool:
         """Whether the rule selects the address with these fields."""
         return all(pattern.match(each) for pattern, each in zip(self.patterns, fields, strict=True))
+
+
+AddressRule = AddressGlob | AddressRegex
+"""Selects PCI devices by their address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +163,12 @@ class DeviceSpec:
             return False
         if self.mdev_type and self.type_of(device) is None:
             return False
-        owner = physical.get(device.physical_function or "")
         if self.address.matches_address(address_fields(device.address)):
             return True
         # As in Nova, an address without wildcards that selects a card also selects the card's virtual
         # functions.
         single = self.address.single_address if isinstance(self.address, AddressGlob) else None
-        return owner is not None and single == owner.address
+        return single is not None and single == device.physical_function and single in physical
 
     def type_of(self, device: PciDevice) -> MdevType | None:
         """The entry's type of mediated devices, if the device can make it; otherwise None."""
@@ -187,7 +189,7 @@ def parse_json(option: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{option} = {text[:_SHOWN]}: not JSON: {error}") from error
+        raise ConfigError(f"{option} = {text[:_MAX_QUOTED]}: not JSON: {error}") from error
 
 
 def parse_device_specs(texts: Iterable[str]) -> tuple[DeviceSpec, ...]:
@@ -219,14 +221,12 @@ def match_devices(
     # The physical functions are needed even if no entry selects them, because the address of a physical
     # function also selects its virtual functions.
     physical = {device.address: device for device in known if device.is_physical}
-    pairs = []
-    for device in known:
-        if device.is_bridge:
-            continue
-        spec = next((one for one in specs if one.matches_device(device, physical)), None)
-        if spec is not None:
-            pairs.append((device, spec))
-    return tuple(pairs)
+    return tuple(
+        (device, spec)
+        for device in known
+        if not device.is_bridge
+        and (spec := next((one for one in specs if one.matches_device(device, physical)), None))
+    )
 
 
 def _parse_entry(entry: Mapping[str, Any]) -> DeviceSpec:
@@ -369,8 +369,6 @@ _SPECS: Final = (
 """The sections and names of the option: two names in older configurations, and the present name."""
 _REPORTS: Final = ("pci", "report_in_placement")
 _TRUE_WORDS: Final = frozenset({"1", "true", "on", "yes"})
-_MAX_DEVICES: Final = 5
-"""Maximum number of addresses that a message contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,14 +448,14 @@ def without_novas(
     sentences = list[str]()
     if both := sorted(selected & given):
         sentences.append(
-            f"{named_few(both, _SHOWN)}: nova-compute gives them to guests without Placement, so the agent"
+            f"{named_devices(both)}: nova-compute gives them to guests without Placement, so the agent"
             " does not offer them. Set report_in_placement = true in section pci of nova.conf, or remove them"
             " from device_spec there"
         )
     if nova.problems and (unsure := sorted(selected - given)):
         sentences += nova.problems
         sentences.append(
-            f"{named_few(unsure, _SHOWN)}: nova-compute may give them to guests, so the agent does not offer"
+            f"{named_devices(unsure)}: nova-compute may give them to guests, so the agent does not offer"
             " them until it can read all these options and is reloaded. If nova-compute gives no devices to"
             " guests, set an empty [pci] nova_config"
         )

@@ -134,12 +134,11 @@ def with_offers(
 
     :param offers: the offered units, by uuid of the provider.
     """
-    return replace(tree, nodes=tuple(_with_offer(node, offers, resource_class) for node in tree.nodes))
-
-
-def _with_offer(node: ProviderNode, offers: Mapping[str, int], resource_class: str) -> ProviderNode:
-    has = node.inventories.get(resource_class)
-    if has is None or node.uuid not in offers:
-        return node
-    reserved = has.total - max(0, min(offers[node.uuid], has.total))
-    return replace(node, inventories={**node.inventories, resource_class: replace(has, reserved=reserved)})
+    nodes = []
+    for node in tree.nodes:
+        has = node.inventories.get(resource_class)
+        if has is not None and node.uuid in offers:
+            offered = replace(has, reserved=has.total - max(0, min(offers[node.uuid], has.total)))
+            node = replace(node, inventories={**node.inventories, resource_class: offered})
+        nodes.append(node)
+    return replace(tree, nodes=tuple(nodes))

@@ -19,7 +19,7 @@ as present until it has been online again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -43,7 +43,7 @@ LOG = logging.getLogger(__name__)
 FILE_NAME: Final = "topology.json"
 _VERSION: Final = 1
 
-_CpuGroup = TypeVar("_CpuGroup", CpuPackage, CpuDie, CpuCluster, CpuCore, CpuCache, NumaNode)
+_CpuGroup = TypeVar("_CpuGroup", CpuPackage, CpuDie, CpuCluster, CpuCore, CpuCache)
 
 
 def with_parked(topology: HostTopology, memory: HostTopology | None, parkable: CpuSet) -> HostTopology:
@@ -59,21 +59,11 @@ def with_parked(topology: HostTopology, memory: HostTopology | None, parkable: C
         return topology
     return replace(
         topology,
-        packages=_by_id(_join_groups(topology.packages, memory.packages, parked)),
-        dies=_by_place(_join_groups(topology.dies, memory.dies, parked)),
-        clusters=_by_place(_join_groups(topology.clusters, memory.clusters, parked)),
-        cores=tuple(
-            sorted(
-                _join_groups(topology.cores, memory.cores, parked),
-                key=lambda core: (core.package, core.id, min(core.cpus)),
-            )
-        ),
-        caches=tuple(
-            sorted(
-                _join_groups(topology.caches, memory.caches, parked, _is_same_kind),
-                key=lambda cache: (cache.level, cache.type, cache.id),
-            )
-        ),
+        packages=_join_groups(topology.packages, memory.packages, parked),
+        dies=_join_groups(topology.dies, memory.dies, parked),
+        clusters=_join_groups(topology.clusters, memory.clusters, parked),
+        cores=_join_groups(topology.cores, memory.cores, parked),
+        caches=_join_groups(topology.caches, memory.caches, parked),
         numa_nodes=_join_nodes(topology.numa_nodes, memory.numa_nodes, parked),
         cpu_capacities={
             **{cpu: each for cpu, each in memory.cpu_capacities.items() if cpu in parked},
@@ -84,11 +74,8 @@ def with_parked(topology: HostTopology, memory: HostTopology | None, parkable: C
 
 
 def _join_groups(
-    present: Sequence[_CpuGroup],
-    known: Iterable[_CpuGroup],
-    parked: CpuSet,
-    is_same_kind: Callable[[_CpuGroup, _CpuGroup], bool] = lambda one, other: True,
-) -> list[_CpuGroup]:
+    present: Sequence[_CpuGroup], known: Iterable[_CpuGroup], parked: CpuSet
+) -> tuple[_CpuGroup, ...]:
     """The present groups with their parked CPUs added, and remembered groups that have only parked CPUs."""
     found = list(present)
     for group in known:
@@ -99,7 +86,7 @@ def _join_groups(
             (
                 index
                 for index, each in enumerate(found)
-                if is_same_kind(each, group) and not each.cpus.isdisjoint(group.cpus)
+                if _kind_of(each) == _kind_of(group) and not each.cpus.isdisjoint(group.cpus)
             ),
             None,
         )
@@ -109,11 +96,15 @@ def _join_groups(
             # The id is taken from the remembered group, because the kernel uses the id of the lowest CPU for
             # some groups, and this CPU may be parked now.
             found[at] = replace(group, cpus=found[at].cpus | missing)
-    return found
+    # The order is that of HostTopology. Ids of packages and cores are not always unique.
+    return tuple(
+        sorted(found, key=lambda each: (_kind_of(each), getattr(each, "package", 0), each.id, min(each.cpus)))
+    )
 
 
-def _is_same_kind(one: CpuCache, other: CpuCache) -> bool:
-    return (one.level, one.type) == (other.level, other.type)
+def _kind_of(group: _CpuGroup) -> tuple[int, str]:
+    """The level and type of a cache, because a CPU has several caches; all other groups are of one kind."""
+    return (group.level, group.type) if isinstance(group, CpuCache) else (0, "")
 
 
 def _join_nodes(
@@ -126,14 +117,6 @@ def _join_nodes(
     # its CPUs are offline.
     found += [NumaNode(node_id, cpus, 0) for node_id, cpus in missing.items()]
     return tuple(sorted(found, key=lambda node: node.id))
-
-
-def _by_id(packages: Iterable[CpuPackage]) -> tuple[CpuPackage, ...]:
-    return tuple(sorted(packages, key=lambda package: (package.id, min(package.cpus))))
-
-
-def _by_place(groups: Iterable[_CpuGroup]) -> tuple[_CpuGroup, ...]:
-    return tuple(sorted(groups, key=lambda group: (getattr(group, "package", 0), group.id)))
 
 
 def is_consistent(topology: HostTopology, memory: HostTopology) -> bool:

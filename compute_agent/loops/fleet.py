@@ -21,8 +21,13 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from compute_agent.conf import written
 from compute_agent.files import read_own, write_durably
-from compute_agent.fleet.adoption import ConfigurationCheck, follow_source
-from compute_agent.fleet.configuration import KEPT_FILE, FleetSettings, overruled_options
+from compute_agent.fleet.configuration import (
+    KEPT_FILE,
+    ConfigurationCheck,
+    FleetSettings,
+    follow_source,
+    overruled_options,
+)
 from compute_agent.fleet.guests import OPTIONS, ByGuest, GuestSettingsPlan, parse, plan_settings
 from compute_agent.fleet.revision import FleetError, FleetRevision, SourceError
 from compute_agent.inventory.attributes import FLEET_GENERATION, FLEET_GROUP, FLEET_TROUBLE

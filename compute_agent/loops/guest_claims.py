@@ -31,6 +31,7 @@ from compute_agent.report.answers import (
     UnavailableError,
 )
 from compute_agent.report.audit import UNKNOWN_OWNER
+from compute_agent.report.capacity import total_amounts
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.guest_claims import (
     CLAIM_TYPE,
@@ -38,7 +39,6 @@ from compute_agent.report.guest_claims import (
     claim_query,
     claimed_amounts,
     is_own_claim,
-    total_amounts,
 )
 from compute_agent.report.history import ConsumerOwner
 from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, run_aside

@@ -15,10 +15,10 @@ from typing import Any, Final, Generic
 
 from compute_agent import kept_json
 from compute_agent.files import write_durably
+from compute_agent.kept_json import HostNote, NoteFormat, NoteT, split_notes
 from compute_agent.model.messages import full_name
 from compute_agent.report.claim_ends import END_NOTES, EndNote
 from compute_agent.report.guest_claims import CLAIM_NOTES, ClaimNote
-from compute_agent.report.host_notes import HostNote, NoteFormat, NoteT, split_notes
 
 LOG = logging.getLogger(__name__)
 

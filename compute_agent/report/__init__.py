@@ -13,7 +13,6 @@ Modules
     - ``audit``: differences between guests and their allocations, and repairs
     - ``guest_claims``: claims of the agent for guests without an allocation
     - ``claim_ends``: the end times of claims, and what happens then
-    - ``host_notes``: notes in state files that belong to one host
     - ``history``: recognises an older copy of Placement's database, for instance after a restore
     - ``client``: one method for each request; the client uses ``transport``, ``bounded_session``, ``answers``
       and ``tracing``

@@ -19,7 +19,7 @@ because each unit has one holder. All functions are pure.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from compute_agent.inventory.derive import CONFIGURABLE
@@ -95,7 +95,7 @@ def settle_inventory(
     if has is None:
         # A new inventory takes the ratio of the class elsewhere on the host, so that an operator's ratio
         # survives a move.
-        free = ("allocation_ratio" not in fields_of(name, configured)) and name not in EXCLUSIVE
+        free = (name, "allocation_ratio") not in configured and name not in EXCLUSIVE
         if ratio_elsewhere is not None and free:
             return SettledInventory(replace(derived, allocation_ratio=ratio_elsewhere))
         return SettledInventory(derived)
@@ -116,11 +116,6 @@ def settle_inventory(
         else:
             result = replace(result, allocation_ratio=becomes)
     return SettledInventory(result, tuple(adjustments))
-
-
-def fields_of(name: str, configured: frozenset[tuple[str, Field]]) -> frozenset[Field]:
-    """The fields of a resource class that options set."""
-    return frozenset(field for one, field in configured if one == name)
 
 
 def _judge_value(
@@ -162,14 +157,12 @@ def in_words(name: str, adjustment: InventoryAdjustment) -> str:
 
 def written_fields(settled: Mapping[str, SettledInventory]) -> Written:
     """The values in a provider's inventories that the agent itself chose."""
-    return frozenset(_own_fields(settled))
-
-
-def _own_fields(settled: Mapping[str, SettledInventory]) -> Iterator[tuple[str, Field, float]]:
-    for name, one in settled.items():
-        for each in FIELDS:
-            if each not in one.kept_fields:
-                yield name, each, getattr(one.inventory, each)
+    return frozenset(
+        (name, each, getattr(one.inventory, each))
+        for name, one in settled.items()
+        for each in FIELDS
+        if each not in one.kept_fields
+    )
 
 
 def remember_written(
@@ -184,7 +177,7 @@ def remember_written(
     """
     sure = {
         (name, field, value)
-        for name, field, value in _own_fields(settled)
+        for name, field, value in written_fields(settled)
         if name in shown and getattr(shown[name], field) == value
     }
     certain = {(name, field) for name, field, _ in sure}

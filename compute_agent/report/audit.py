@@ -35,7 +35,6 @@ Invariants
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -46,7 +45,7 @@ from compute_agent.model.cpuset import CpuSet, named_cpus
 from compute_agent.model.guest import Allocation, ConsumerAllocations, GuestHolding, GuestMigration
 from compute_agent.model.messages import full_name
 from compute_agent.model.resource import RECLAIMED_VCPU
-from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held
+from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held, total_amounts
 
 MIGRATION_TYPE: Final = "MIGRATION"
 UNKNOWN_TYPE: Final = "unknown"
@@ -333,7 +332,7 @@ def compare_holdings(
             uuid,
             running[uuid].name if uuid in running else "",
             held[consumer],
-            _held_through(consumer),
+            f"held by consumer {consumer}",
         )
         for consumer, uuid in migrations.items()
         if consumer in held
@@ -344,28 +343,22 @@ def compare_holdings(
         allocation = held.get(guest.migration) or held.get(guest.uuid, {})
         if not allocation:
             findings.append(AuditFinding(FindingKind.UNALLOCATED, guest.uuid, guest.name))
-        elif differences := _amount_differences(guest, total(allocation)):
-            findings.append(
-                AuditFinding(FindingKind.DIFFERENT, guest.uuid, guest.name, allocation, differences)
-            )
-        if guest.refusal:
-            findings.append(
-                AuditFinding(FindingKind.REFUSED, guest.uuid, guest.name, allocation, guest.refusal)
-            )
-        if guest.stray:
-            findings.append(AuditFinding(FindingKind.STRAY, guest.uuid, guest.name, allocation, guest.stray))
-        if kinds := _kind_differences(guest):
-            findings.append(AuditFinding(FindingKind.KINDS, guest.uuid, guest.name, allocation, kinds))
-        if guest.misplaced:
-            findings.append(
-                AuditFinding(FindingKind.EMULATOR, guest.uuid, guest.name, allocation, guest.misplaced)
-            )
-        if guest.devices:
-            findings.append(
-                AuditFinding(FindingKind.DEVICES, guest.uuid, guest.name, allocation, guest.devices)
-            )
-        if overlaps := _overlapping_cpus(guest, running.values()):
-            findings.append(AuditFinding(FindingKind.OVERLAP, guest.uuid, guest.name, allocation, overlaps))
+        details = {
+            FindingKind.DIFFERENT: _amount_differences(guest, total_amounts(allocation))
+            if allocation
+            else "",
+            FindingKind.REFUSED: guest.refusal,
+            FindingKind.STRAY: guest.stray,
+            FindingKind.KINDS: _kind_differences(guest),
+            FindingKind.EMULATOR: guest.misplaced,
+            FindingKind.DEVICES: guest.devices,
+            FindingKind.OVERLAP: _overlapping_cpus(guest, running.values()),
+        }
+        findings += [
+            AuditFinding(kind, guest.uuid, guest.name, allocation, detail)
+            for kind, detail in details.items()
+            if detail
+        ]
     # The findings are in the order of the enumeration, so that equal findings make equal reports.
     return sorted(findings, key=lambda finding: (list(FindingKind).index(finding.kind), finding.consumer))
 
@@ -388,18 +381,6 @@ def _kind_differences(guest: AuditedGuest) -> str:
         f"guest CPUs {cpuset.format(guest.dedicated_vcpus)} are to be dedicated (hw:cpu_dedicated_mask),"
         f" those on dedicated CPUs are {pinned}"
     )
-
-
-def _held_through(consumer: str) -> str:
-    return f"held by consumer {consumer}"
-
-
-def total(allocation: Allocation) -> dict[str, int]:
-    """The amounts of an allocation by resource class, summed over all providers."""
-    amounts: Counter[str] = Counter()
-    for resources in allocation.values():
-        amounts.update(resources)
-    return dict(amounts)
 
 
 def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) -> dict[str, int]:

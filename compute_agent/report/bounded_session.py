@@ -168,7 +168,6 @@ def _read_bounded(response: requests.Response) -> bytes:
 
     :raises AnswerTooLargeError: the body exceeds a limit, or has an encoding that is not accepted.
     """
-    too_large = AnswerTooLargeError(f"the answer has more than {MAX_ANSWER_BYTES // 2**20} MiB")
     encoding = response.headers.get("Content-Encoding", "").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
         # Several encodings in a row multiply their effect: each one can expand the body a thousandfold.
@@ -181,17 +180,16 @@ def _read_bounded(response: requests.Response) -> bytes:
         while piece:
             if inflater is None:
                 content += piece
-                break
-            try:
-                # The limit is at least 1 here; 0 would mean "no limit" to zlib.
-                content += inflater.decompress(piece, MAX_ANSWER_BYTES + 1 - len(content))
-            except zlib.error as error:
-                raise AnswerTooLargeError(f"the answer cannot be decompressed: {error}") from error
-            piece = inflater.unconsumed_tail
+                piece = b""
+            else:
+                try:
+                    # The limit is at least 1 here; 0 would mean "no limit" to zlib.
+                    content += inflater.decompress(piece, MAX_ANSWER_BYTES + 1 - len(content))
+                except zlib.error as error:
+                    raise AnswerTooLargeError(f"the answer cannot be decompressed: {error}") from error
+                piece = inflater.unconsumed_tail
             if len(content) > MAX_ANSWER_BYTES:
-                raise too_large
-        if len(content) > MAX_ANSWER_BYTES:
-            raise too_large
+                raise AnswerTooLargeError(f"the answer has more than {MAX_ANSWER_BYTES // 2**20} MiB")
     # Brackets are counted before the answer is parsed. Brackets inside of texts count, too, because no real
     # answer has many.
     if content.count(b"{") + content.count(b"[") > MAX_CONTAINERS:

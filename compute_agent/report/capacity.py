@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +11,9 @@ import os_traits
 from compute_agent.inventory.derive import spread_amount
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSet
+
+Amounts = Mapping[str, int]
+"""Amounts by resource class."""
 
 Held = Mapping[str, Mapping[str, Mapping[str, int]]]
 """Allocations on the host's providers: amounts by consumer, by provider uuid and by resource class."""
@@ -28,6 +31,14 @@ class CpuLocation:
     own: CpuSet = frozenset()
     floating: CpuSet = frozenset()
     pinned_vcpus: int = 0
+
+
+def total_amounts(allocation: Mapping[str, Amounts]) -> dict[str, int]:
+    """The amounts of an allocation by resource class, summed over all providers."""
+    amounts: Counter[str] = Counter()
+    for resources in allocation.values():
+        amounts.update(resources)
+    return dict(amounts)
 
 
 class FreeCapacity:
@@ -57,21 +68,8 @@ class FreeCapacity:
         """Count an amount of a provider's resource class as used; a negative amount becomes free again."""
         self._used[uuid, name] += amount
 
-    def fit_amounts(
-        self, has: Mapping[str, Mapping[str, int]], amounts: Mapping[str, int], location: CpuLocation
-    ) -> dict[str, dict[str, int]] | str:
-        """Find providers for the amounts, near the CPUs of a guest.
-
-        Amounts that exceed the free amounts of the nearest providers go to other providers.
-
-        :param has: the present allocations of the consumer, by provider and resource class.
-        :param amounts: the wanted amounts by resource class.
-        :return: the amounts by resource class and provider, or the reason why the free amounts are too small.
-        """
-        return self._fit_parts(has, amounts, location, exactly=False)
-
     def fit_together(
-        self, has: Mapping[str, Mapping[str, int]], amounts: Mapping[str, int], origin: CpuSet
+        self, has: Mapping[str, Amounts], amounts: Amounts, origin: CpuSet
     ) -> dict[str, dict[str, int]] | str:
         """Find providers for the amounts of a consumer that has no running guest.
 
@@ -81,18 +79,23 @@ class FreeCapacity:
         :param origin: the CPUs of the consumer's present providers.
         """
         for leaf in sorted(self._leaves, key=lambda cpus: -len(cpus & origin)):
-            found = self._fit_parts(has, amounts, CpuLocation(leaf, leaf), exactly=True)
+            found = self.fit_amounts(has, amounts, CpuLocation(leaf, leaf), exactly=True)
             if not isinstance(found, str):
                 return found
-        return self._fit_parts(has, amounts, CpuLocation(origin, origin), exactly=False)
+        return self.fit_amounts(has, amounts, CpuLocation(origin, origin))
 
-    def _fit_parts(
-        self,
-        has: Mapping[str, Mapping[str, int]],
-        amounts: Mapping[str, int],
-        location: CpuLocation,
-        exactly: bool,
+    def fit_amounts(
+        self, has: Mapping[str, Amounts], amounts: Amounts, location: CpuLocation, exactly: bool = False
     ) -> dict[str, dict[str, int]] | str:
+        """Find providers for the amounts, near the CPUs of a guest.
+
+        Amounts that exceed the free amounts of the nearest providers go to other providers.
+
+        :param has: the present allocations of the consumer, by provider and resource class.
+        :param amounts: the wanted amounts by resource class.
+        :param exactly: whether the nearest providers have to have all amounts.
+        :return: the amounts by resource class and provider, or the reason why the free amounts are too small.
+        """
         found = {}
         for name, amount in amounts.items():
             homes = self.homes.get(name, {})
@@ -109,7 +112,7 @@ class FreeCapacity:
             found[name] = {uuid: part for uuid, part in zip(homes, parts, strict=True) if part}
         return found
 
-    def _free_amount(self, has: Mapping[str, Mapping[str, int]], uuid: str, name: str) -> int:
+    def _free_amount(self, has: Mapping[str, Amounts], uuid: str, name: str) -> int:
         """The amount of a resource class that a consumer can still take from a provider.
 
         :param has: the present allocations of the consumer, by provider and resource class.
@@ -160,21 +163,15 @@ def _leaf_cpus(derived: ProviderTree) -> tuple[CpuSet, ...]:
     return tuple(cpus for cpus in (*rests, *(node.cpus for node in pools)) if cpus)
 
 
-def _share(
-    amount: int, weights: Sequence[int], free: Sequence[int], exactly: bool = False
-) -> list[int] | None:
+def _share(amount: int, weights: Sequence[int], free: Sequence[int], exactly: bool) -> list[int] | None:
     """Divide ``amount`` in proportion to ``weights``; no part exceeds the free amount at the same index.
 
     Remainders go to the indexes with the highest weights; of equal weights, the first indexes come first. The
     result is None if not enough is free. With ``exactly``, the result is also None if a proportional part
     exceeds the free amount at its index.
     """
-    # If all weights are 0, the first indexes with free amounts get everything.
-    if not any(weights):
-        weights = [0] * len(free)
-        ideal = list(weights)
-    else:
-        ideal = spread_amount(amount, [weight * amount for weight in weights])
+    # If all weights are 0, all parts are 0 here, and the first indexes with free amounts get everything.
+    ideal = spread_amount(amount, [weight * amount for weight in weights])
     parts = [min(part, left) for part, left in zip(ideal, free, strict=True)]
     missing = amount - sum(parts)
     if missing and exactly:

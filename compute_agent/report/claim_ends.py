@@ -35,9 +35,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from compute_agent import kept_json
+from compute_agent.kept_json import HostNote, NoteFormat
 from compute_agent.model.messages import full_name
 from compute_agent.report.answers import check_shape
-from compute_agent.report.host_notes import HostNote, NoteFormat
 
 _VERSION: Final = 1
 

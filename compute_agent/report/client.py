@@ -8,7 +8,7 @@ failure is a :class:`~compute_agent.report.answers.PlacementError`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -167,9 +167,7 @@ class PlacementClient(PlacementTransport):
         self, uuid: str, inventories: Mapping[str, Mapping[str, Any]], generation: int
     ) -> int:
         """Replace all inventories of a provider; return its new generation."""
-        body = {"inventories": inventories, "resource_provider_generation": generation}
-        answer = self.send_request("PUT", f"/resource_providers/{uuid}/inventories", body, shape=_GENERATION)
-        return int(answer["resource_provider_generation"])
+        return self._replace_part(f"/resource_providers/{uuid}", "inventories", inventories, generation)
 
     def get_traits(self, uuid: str) -> tuple[frozenset[str], int]:
         """The traits of a provider, and the generation of the provider."""
@@ -178,8 +176,11 @@ class PlacementClient(PlacementTransport):
 
     def set_traits(self, uuid: str, traits: frozenset[str], generation: int) -> int:
         """Replace all traits of a provider; return its new generation."""
-        body = {"traits": sorted(traits), "resource_provider_generation": generation}
-        answer = self.send_request("PUT", f"/resource_providers/{uuid}/traits", body, shape=_GENERATION)
+        return self._replace_part(f"/resource_providers/{uuid}", "traits", sorted(traits), generation)
+
+    def _replace_part(self, path: str, name: str, value: Any, generation: int) -> int:
+        body = {name: value, "resource_provider_generation": generation}
+        answer = self.send_request("PUT", f"{path}/{name}", body, shape=_GENERATION)
         return int(answer["resource_provider_generation"])
 
     # Attributes. They are in the API below /ext/v1, which not every Placement has
@@ -195,11 +196,8 @@ class PlacementClient(PlacementTransport):
 
     def set_attributes(self, uuid: str, attributes: Mapping[str, str | float], generation: int) -> int:
         """Replace all attributes of a provider; return its new generation."""
-        body = {"attributes": attributes, "resource_provider_generation": generation}
-        answer = self.send_request(
-            "PUT", f"/ext/v1/resource_providers/{uuid}/attributes", body, shape=_GENERATION
-        )
-        return int(answer["resource_provider_generation"])
+        path = f"/ext/v1/resource_providers/{uuid}"
+        return self._replace_part(path, "attributes", attributes, generation)
 
     # Whole trees. They are in the API below /ext/v1
 
@@ -279,18 +277,10 @@ class PlacementClient(PlacementTransport):
         :raises ConflictError: the generation of the consumer has changed, or a provider has too little free
             capacity.
         """
-        body: dict[str, Any] = {
-            "allocations": {uuid: {"resources": amounts} for uuid, amounts in held.resources.items()},
-            "project_id": held.project_id,
-            "user_id": held.user_id,
-            "consumer_generation": held.generation,
-        }
-        microversion = None
-        if held.consumer_type == _NO_TYPE:
-            # Placement shows "unknown" for consumers without a type, but refuses it in requests.
-            microversion = UNTYPED_MICROVERSION
-        elif held.consumer_type is not None:
-            body["consumer_type"] = held.consumer_type
+        # Placement shows "unknown" for consumers without a type, but refuses it in requests.
+        untyped = held.consumer_type == _NO_TYPE
+        body = consumer_body(replace(held, consumer_type=None) if untyped else held)
+        microversion = UNTYPED_MICROVERSION if untyped else None
         self.send_request("PUT", f"/allocations/{quote(held.consumer, safe='')}", body, microversion)
 
     def expiring_claim(self, consumer: str) -> ExpiringClaim | None:
@@ -390,6 +380,17 @@ class PlacementClient(PlacementTransport):
             self.send_request("POST", "/reshaper", {**body, "allocations": untyped}, UNTYPED_MICROVERSION)
         else:
             self.send_request("POST", "/reshaper", body)
+
+
+def consumer_body(held: ConsumerAllocations) -> dict[str, Any]:
+    """The allocations of a consumer in the form of the Placement API."""
+    return {
+        "allocations": {uuid: {"resources": dict(amounts)} for uuid, amounts in held.resources.items()},
+        "project_id": held.project_id,
+        "user_id": held.user_id,
+        "consumer_generation": held.generation,
+        **({} if held.consumer_type is None else {"consumer_type": held.consumer_type}),
+    }
 
 
 def _next_marker(links: Sequence[Mapping[str, str]]) -> str:

@@ -29,74 +29,61 @@ from compute_agent.report.plan import (
     SetInventories,
     SetTraits,
     UpdateProvider,
-    to_api,
+    inventories_to_api,
 )
 from compute_agent.report.reshape import ReshapePlan
 
 
-@dataclass(frozen=True, slots=True)
-class TreeWrite:
-    """A plan as one request for a whole tree.
+def _changed_provider(
+    action: CreateProvider | UpdateProvider | SetInventories | SetTraits | SetAttributes,
+    providers: Mapping[str, ReportedProvider],
+) -> ReportedProvider:
+    """A provider as it is after an action, with its former generation; 0 for a new provider."""
+    match action:
+        case CreateProvider(uuid, name, parent):
+            return ReportedProvider(uuid, name, parent, generation=0)
+        case UpdateProvider(uuid, name, parent):
+            return replace(providers[uuid], name=name, parent=parent)
+        case SetInventories(uuid, inventories):
+            return replace(providers[uuid], inventories=dict(inventories))
+        case SetTraits(uuid, traits):
+            return replace(providers[uuid], traits=traits)
+        case SetAttributes(uuid, attributes):
+            return replace(providers[uuid], attributes=dict(attributes))
 
-    :ivar ahead: the creations of resource classes and traits, which are requests of their own before the
-        tree.
-    :ivar actions: all other actions.
-    :ivar before: the present providers in Placement, by uuid.
-    :ivar after: the changed providers as they are after the actions, by uuid.
+
+def _combine_actions(
+    actions: Sequence[Action], providers: Mapping[str, ReportedProvider]
+) -> tuple[list[dict[str, Any]], dict[str, ReportedProvider]] | None:
+    """Combine actions into one request for a tree.
+
+    :return: the body of the request, which has the changed fields of the changed providers, and these
+        providers as they are after the actions, by uuid; None if a tree cannot replace the actions.
     """
-
-    ahead: tuple[Action, ...]
-    actions: tuple[Action, ...]
-    before: Mapping[str, ReportedProvider]
-    after: Mapping[str, ReportedProvider]
-
-    def tree_body(self) -> list[dict[str, Any]]:
-        """The body of the request: the changed providers, each with its changed fields only."""
-        described = {uuid: self._placed_provider(provider) for uuid, provider in self.after.items()}
-        for action in self.actions:
-            match action:
-                case SetInventories(uuid, inventories):
-                    described[uuid]["inventories"] = {
-                        name: to_api(inventory) for name, inventory in inventories.items()
-                    }
-                case SetTraits(uuid, traits):
-                    described[uuid]["traits"] = sorted(traits)
-                case SetAttributes(uuid, attributes):
-                    described[uuid]["attributes"] = dict(attributes)
-        return list(described.values())
-
-    def _placed_provider(self, provider: ReportedProvider) -> dict[str, Any]:
-        known = self.before.get(provider.uuid)
-        return {
-            "uuid": provider.uuid,
-            "name": provider.name,
-            "parent_provider_uuid": provider.parent,
-            "generation": None if known is None else known.generation,
-        }
-
-
-def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedProvider]) -> TreeWrite | None:
-    """Combine the actions into one request for a tree; None if that is impossible or saves nothing."""
-    ahead = tuple(each for each in actions if isinstance(each, CreateResourceClass | CreateTrait))
-    rest = tuple(each for each in actions if not isinstance(each, CreateResourceClass | CreateTrait))
-    # With a single change, a tree request saves nothing.
-    if len(rest) < 2:
-        return None
+    described: dict[str, dict[str, Any]] = {}
     after: dict[str, ReportedProvider] = {}
-    for action in rest:
+    for action in actions:
         match action:
-            case CreateProvider(uuid, name, parent):
-                # The generation is only a placeholder; the answer of Placement has the true one.
-                after[uuid] = ReportedProvider(uuid, name, parent, generation=0)
-            case SetInventories(uuid, inventories):
-                after[uuid] = replace(after.get(uuid) or providers[uuid], inventories=dict(inventories))
-            case SetTraits(uuid, traits):
-                after[uuid] = replace(after.get(uuid) or providers[uuid], traits=traits)
-            case SetAttributes(uuid, attributes):
-                after[uuid] = replace(after.get(uuid) or providers[uuid], attributes=dict(attributes))
+            case CreateProvider():
+                fields: dict[str, Any] = {}
+            case SetInventories(inventories=inventories):
+                fields = {"inventories": inventories_to_api(inventories)}
+            case SetTraits(traits=traits):
+                fields = {"traits": sorted(traits)}
+            case SetAttributes(attributes=attributes):
+                fields = {"attributes": dict(attributes)}
             case _:  # A tree can neither rename, move nor remove a provider.
                 return None
-    return TreeWrite(ahead, rest, providers, after)
+        after[action.uuid] = changed = _changed_provider(action, {**providers, **after})
+        known = providers.get(action.uuid)
+        place = {
+            "uuid": changed.uuid,
+            "name": changed.name,
+            "parent_provider_uuid": changed.parent,
+            "generation": None if known is None else known.generation,
+        }
+        described.setdefault(action.uuid, place).update(fields)
+    return list(described.values()), after
 
 
 LOG = logging.getLogger(__name__)
@@ -177,15 +164,19 @@ class PlanExecution:
 
         :return: the number of sent actions, and the actions that remain.
         """
-        one = combine_actions(actions, self._providers)
-        if one is None or not self._client.has_trees():
+        ahead = [each for each in actions if isinstance(each, CreateResourceClass | CreateTrait)]
+        rest = [each for each in actions if not isinstance(each, CreateResourceClass | CreateTrait)]
+        # With a single change, a tree request saves nothing.
+        combined = _combine_actions(rest, self._providers) if len(rest) > 1 else None
+        if combined is None or not self._client.has_trees():
             return 0, actions
+        body, after = combined
         try:
             # A tree can contain only resource classes and traits that exist.
-            for action in one.ahead:
+            for action in ahead:
                 self._perform_action(action)
-            LOG.debug("The agent sends %d changes of its provider tree to Placement", len(one.actions))
-            generations = self._client.write_tree(one.tree_body())
+            LOG.debug("The agent sends %d changes of its provider tree to Placement", len(rest))
+            generations = self._client.write_tree(body)
         except (ConcurrentUpdateError, UnavailableError):
             raise
         except PlacementError as error:
@@ -195,7 +186,7 @@ class PlanExecution:
                 "Placement refused the changes in one request (%s), so the agent sends them one by one", error
             )
             return 0, actions
-        for uuid, provider in one.after.items():
+        for uuid, provider in after.items():
             self._providers[uuid] = replace(provider, generation=generations[uuid])
         return len(actions), ()
 
@@ -253,28 +244,23 @@ class PlanExecution:
         match action:
             case CreateResourceClass(name):
                 client.create_resource_class(name)
+                return
             case CreateTrait(name):
                 client.create_trait(name)
-            case CreateProvider(uuid, name, parent):
-                record = client.create_provider(uuid, name, parent)
-                providers[uuid] = ReportedProvider(uuid, name, parent, record.generation)
-            case UpdateProvider(uuid, name, parent):
-                record = client.update_provider(uuid, name, parent)
-                providers[uuid] = replace(
-                    providers[uuid], name=name, parent=parent, generation=record.generation
-                )
-            case SetInventories(uuid, inventories):
-                body = {rc: to_api(inventory) for rc, inventory in inventories.items()}
-                generation = client.set_inventories(uuid, body, providers[uuid].generation)
-                providers[uuid] = replace(
-                    providers[uuid], generation=generation, inventories=dict(inventories)
-                )
-            case SetTraits(uuid, traits):
-                generation = client.set_traits(uuid, traits, providers[uuid].generation)
-                providers[uuid] = replace(providers[uuid], generation=generation, traits=traits)
-            case SetAttributes(uuid, attributes):
-                generation = client.set_attributes(uuid, attributes, providers[uuid].generation)
-                providers[uuid] = replace(providers[uuid], generation=generation, attributes=dict(attributes))
+                return
             case DeleteProvider(uuid):
                 client.delete_provider(uuid)
                 del providers[uuid]
+                return
+            case CreateProvider(uuid, name, parent):
+                generation = client.create_provider(uuid, name, parent).generation
+            case UpdateProvider(uuid, name, parent):
+                generation = client.update_provider(uuid, name, parent).generation
+            case SetInventories(uuid, inventories):
+                body = inventories_to_api(inventories)
+                generation = client.set_inventories(uuid, body, providers[uuid].generation)
+            case SetTraits(uuid, traits):
+                generation = client.set_traits(uuid, traits, providers[uuid].generation)
+            case SetAttributes(uuid, attributes):
+                generation = client.set_attributes(uuid, attributes, providers[uuid].generation)
+        providers[uuid] = replace(_changed_provider(action, providers), generation=generation)

@@ -8,26 +8,23 @@ changes nor gives back any other allocation.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any, Final
 
 from compute_agent import kept_json
 from compute_agent.inventory.provider_tree import ProviderTree
+from compute_agent.kept_json import HostNote, NoteFormat
 from compute_agent.model.guest import Allocation, ConsumerAllocations
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings
 from compute_agent.model.messages import full_name
+from compute_agent.report.capacity import Amounts, total_amounts
 from compute_agent.report.history import ConsumerOwner
-from compute_agent.report.host_notes import HostNote, NoteFormat
 
 CLAIM_TYPE: Final = "HOST_GUEST"
 """The consumer type of guests for which the agent makes claims. Nova and operators use other types."""
 
 _VERSION: Final = 1
-
-Amounts = Mapping[str, int]
-"""Amounts by resource class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +48,7 @@ class ClaimNote(HostNote):
 
     def as_consumer(self, generation: int | None) -> ConsumerAllocations:
         """The consumer of the claim, without resources; ``generation`` is None for a new consumer."""
-        owner = self.owner
-        return ConsumerAllocations(
-            self.guest_uuid, {}, generation, owner.project_id, owner.user_id, owner.consumer_type
-        )
+        return ConsumerAllocations(self.guest_uuid, {}, generation, **asdict(self.owner))
 
 
 def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], memory_mb: int) -> Amounts:
@@ -83,14 +77,6 @@ def claim_query(amounts: Amounts, tree: ProviderTree) -> str:
     return f"resources{suffix}=" + ",".join(f"{name}:{amount}" for name, amount in sorted(amounts.items()))
 
 
-def total_amounts(allocation: Allocation) -> Amounts:
-    """The amounts of an allocation on all its providers together."""
-    total: Counter[str] = Counter()
-    for amounts in allocation.values():
-        total.update(amounts)
-    return dict(total)
-
-
 def is_own_claim(note: ClaimNote, record: ConsumerAllocations, own_part: Allocation) -> bool:
     """Whether an allocation is the claim of a note.
 
@@ -107,7 +93,7 @@ def _row_of(note: ClaimNote) -> dict[str, Any]:
         "name": note.name,
         "driver": note.driver,
         "key": note.key,
-        "owner": [note.owner.project_id, note.owner.user_id, note.owner.consumer_type],
+        "owner": list(astuple(note.owner)),
         "amounts": dict(note.amounts),
         "former": dict(note.former),
     }

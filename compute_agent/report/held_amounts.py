@@ -32,17 +32,21 @@ from math import ceil
 from typing import Final
 
 from compute_agent.inventory.attributes import is_ours
-from compute_agent.inventory.device_spec import ONE_TIME_USE
+from compute_agent.inventory.device_spec import ONE_TIME_USE, named_devices
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree, device_of
-from compute_agent.model.messages import full_name, named_few
+from compute_agent.model.messages import full_name
 from compute_agent.model.resource import HUGE_PAGES, MEMORY, OWN_CLASSES
 from compute_agent.report.plan import (
     OwnedNames,
     Ownership,
     ReportedProvider,
     is_novas_device,
+    present_inventories,
     settled_inventories,
 )
+
+HeldAmount = Callable[[str, str], int]
+"""A function that returns the amount which consumers hold, given a provider's uuid and a resource class."""
 
 
 def keep_held_memory(
@@ -55,25 +59,22 @@ def keep_held_memory(
     """
     nodes, waiting = [], []
     for node in derived.nodes:
-        there = reported[node.uuid].inventories.get(MEMORY) if node.uuid in reported else None
+        there = present_inventories(node.uuid, reported).get(MEMORY)
         own = node.inventories.get(MEMORY, ProviderInventory(0))
         # An inventory that does not shrink has room for the held amount, so no request is needed.
-        if there is None or there.total <= own.total or not _page_sizes(node):
-            nodes.append(node)
-            continue
-        held = held_mb(node.uuid)
-        # The result is at most the present total: an inventory does not grow for held memory, even if
-        # consumers hold more than it has.
-        needed = min(there.total, max(there.reserved, own.reserved) + ceil(held / there.allocation_ratio))
-        if needed <= own.total:
-            nodes.append(node)
-            continue
-        inventories, pages = _with_memory(node, own, needed)
-        nodes.append(replace(node, inventories=inventories))
-        waiting.append(
-            f"{full_name(node.name, node.uuid)}: {held} MEMORY_MB are held, but only {own.total} are not"
-            f" in huge pages: {pages} huge pages are not offered until less memory is held"
-        )
+        if there is not None and there.total > own.total and _page_sizes(node):
+            held = held_mb(node.uuid)
+            # The result is at most the present total: an inventory does not grow for held memory, even if
+            # consumers hold more than it has.
+            needed = min(there.total, max(there.reserved, own.reserved) + ceil(held / there.allocation_ratio))
+            if needed > own.total:
+                inventories, pages = _with_memory(node, own, needed)
+                waiting.append(
+                    f"{full_name(node.name, node.uuid)}: {held} MEMORY_MB are held, but only {own.total} are"
+                    f" not in huge pages: {pages} huge pages are not offered until less memory is held"
+                )
+                node = replace(node, inventories=inventories)
+        nodes.append(node)
     return replace(derived, nodes=tuple(nodes)), tuple(waiting)
 
 
@@ -104,7 +105,7 @@ _CLASSES: Final = ("PCPU", "VCPU")
 def keep_held_cpus(
     derived: ProviderTree,
     reported: Mapping[str, ReportedProvider],
-    held: Callable[[str, str], int],
+    held: HeldAmount,
 ) -> tuple[ProviderTree, tuple[str, ...]]:
     """The tree with held CPUs reserved in other pools, and a message about each provider that waits for CPUs.
 
@@ -150,10 +151,10 @@ def _cpus_held(
     node: ProviderNode,
     name: str,
     reported: Mapping[str, ReportedProvider],
-    held: Callable[[str, str], int],
+    held: HeldAmount,
 ) -> int:
     """The number of CPUs that a held amount of a class occupies, at the reported allocation ratio."""
-    there = reported[node.uuid].inventories.get(name) if node.uuid in reported else None
+    there = present_inventories(node.uuid, reported).get(name)
     return 0 if there is None else ceil(held(node.uuid, name) / there.allocation_ratio)
 
 
@@ -222,7 +223,7 @@ def keep_withheld(
     derived: ProviderTree,
     reported: Mapping[str, ReportedProvider],
     owned: Ownership,
-    held: Callable[[str, str], int],
+    held: HeldAmount,
 ) -> tuple[ProviderTree, tuple[WithheldUnits, ...]]:
     """The tree with withheld units reserved as far as possible, and the result for each resource class.
 
@@ -238,7 +239,7 @@ def keep_withheld(
             own = node.inventories.get(name)
             if own is None or asked <= 0:
                 continue
-            there = reported[node.uuid].inventories.get(name) if node.uuid in reported else None
+            there = present_inventories(node.uuid, reported).get(name)
             ratio = own.allocation_ratio
             # If no option sets the ratio, the ratio in Placement stays and determines the capacity (see
             # settle_inventory).
@@ -305,7 +306,7 @@ def beside_held(
     derived: ProviderTree,
     reported: Mapping[str, ReportedProvider],
     owned: Ownership,
-    held: Callable[[str, str], int],
+    held: HeldAmount,
 ) -> tuple[ProviderTree, WithheldOffers]:
     """The tree to report while guests hold their amounts, and the amounts that are not offered yet.
 
@@ -327,7 +328,7 @@ def _keep_removed(
     derived: ProviderTree,
     reported: Mapping[str, ReportedProvider],
     owned: Ownership,
-    held: Callable[[str, str], int],
+    held: HeldAmount,
 ) -> tuple[ProviderTree, tuple[str, ...]]:
     """The tree with removed resource classes, fully reserved, as long as guests hold them.
 
@@ -356,15 +357,8 @@ def _removed_classes(
     node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Iterator[tuple[str, ProviderInventory]]:
     mine = owned.get(node.uuid, OwnedNames()).classes - OWN_CLASSES - node.inventories.keys()
-    there = reported[node.uuid].inventories if mine and node.uuid in reported else {}
+    there = present_inventories(node.uuid, reported)
     yield from ((name, there[name]) for name in sorted(mine & there.keys()))
-
-
-HeldAmount = Callable[[str, str], int]
-"""A function that returns the amount which consumers hold, given a provider's uuid and a resource class."""
-
-_SHOWN: Final = 5
-"""Maximum number of addresses that a message contains."""
 
 
 def without_foreign_devices(
@@ -387,7 +381,7 @@ def without_foreign_devices(
             foreign.setdefault("another program", []).append(node.device)
     left_out = {address for addresses in foreign.values() for address in addresses}
     sentences = (
-        f"{named_few(addresses, _SHOWN)}: {program} reports them to Placement, so the agent does not. Remove"
+        f"{named_devices(addresses)}: {program} reports them to Placement, so the agent does not. Remove"
         " them from [pci] device_spec here, or there"
         for program, addresses in sorted(foreign.items())
     )
@@ -456,7 +450,7 @@ def reserve_used_devices(
 
 
 def _is_used(node: ProviderNode, reported: Mapping[str, ReportedProvider], held: HeldAmount) -> bool:
-    there = reported[node.uuid].inventories if node.uuid in reported else {}
+    there = present_inventories(node.uuid, reported)
     # Classes that the tree no longer has count, too, because one of them can be the former class of the
     # device.
     classes = [name for name in there if name == node.device_class or name not in node.inventories]

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from compute_agent.model.guest import Allocation, ConsumerAllocations
@@ -185,11 +185,13 @@ def _give_back(client: PlacementClient, held: HeldAllocation, dry_run: bool) -> 
         record = client.get_allocations(held.consumer)
         if record.resources:
             return THERE
-        if held.holder is None:
+        if (holder := held.holder) is None:
             return "left: its owner is unknown; compute-agent audit --heal on its host may find it out"
         if dry_run:
             return WOULD
-        client.set_allocations(_as_held(record, held, held.holder, client.knows_consumer_types()))
+        if not client.knows_consumer_types():
+            holder = replace(holder, consumer_type=None)
+        client.set_allocations(replace(record, resources=held.resources, **asdict(holder)))
     # The error is raised again and ends all work, because each further request would wait just as long.
     except UnavailableError:
         raise
@@ -198,15 +200,3 @@ def _give_back(client: PlacementClient, held: HeldAllocation, dry_run: bool) -> 
     except PlacementError as error:
         return f"refused: {error}"
     return DONE
-
-
-def _as_held(
-    record: ConsumerAllocations, held: HeldAllocation, holder: ConsumerOwner, typed: bool
-) -> ConsumerAllocations:
-    return replace(
-        record,
-        resources=held.resources,
-        project_id=holder.project_id,
-        user_id=holder.user_id,
-        consumer_type=holder.consumer_type if typed else None,
-    )

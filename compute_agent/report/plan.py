@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 import os_traits
@@ -43,6 +43,13 @@ class ReportedProvider:
     inventories: Mapping[str, ProviderInventory] = field(default_factory=dict)
     traits: frozenset[str] = frozenset()
     attributes: Mapping[str, str | float] = field(default_factory=dict)
+
+
+def present_inventories(
+    uuid: str, reported: Mapping[str, ReportedProvider]
+) -> Mapping[str, ProviderInventory]:
+    """The inventories of a provider in Placement; empty if Placement has no such provider."""
+    return reported[uuid].inventories if uuid in reported else {}
 
 
 def is_novas_device(provider: ReportedProvider) -> bool:
@@ -251,8 +258,7 @@ def wanted_inventories(
     derived: ProviderTree, node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> dict[str, ProviderInventory]:
     """All inventories that a provider should have: those of other programs, and the agent's own."""
-    has, ours = reported.get(node.uuid), owned.get(node.uuid, OwnedNames())
-    present = {} if has is None else has.inventories
+    ours, present = owned.get(node.uuid, OwnedNames()), present_inventories(node.uuid, reported)
     others = {name: held for name, held in present.items() if name not in ours.classes}
     settled = settled_inventories(derived, node, reported, owned)
     return {**others, **{name: one.inventory for name, one in settled.items()}}
@@ -262,8 +268,7 @@ def settled_inventories(
     derived: ProviderTree, node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> dict[str, SettledInventory]:
     """The agent's inventories of a provider by resource class, with the decisions about foreign values."""
-    has, ours = reported.get(node.uuid), owned.get(node.uuid, OwnedNames())
-    present = {} if has is None else has.inventories
+    ours, present = owned.get(node.uuid, OwnedNames()), present_inventories(node.uuid, reported)
     return {
         name: settle_inventory(
             name,
@@ -412,6 +417,11 @@ def to_api(inventory: ProviderInventory) -> dict[str, Any]:
     return asdict(inventory)
 
 
+def inventories_to_api(inventories: Mapping[str, ProviderInventory]) -> dict[str, dict[str, Any]]:
+    """Convert inventories by resource class to the form of the Placement API."""
+    return {name: to_api(inventory) for name, inventory in inventories.items()}
+
+
 def provider_from_tree(record: Mapping[str, Any]) -> ReportedProvider:
     """Convert a provider from its form in an answer of ``/ext/v1/trees``."""
     return ReportedProvider(
@@ -428,11 +438,4 @@ def provider_from_tree(record: Mapping[str, Any]) -> ReportedProvider:
 
 def from_api(record: Mapping[str, Any]) -> ProviderInventory:
     """Convert an inventory from its form in the Placement API, which can have further keys."""
-    return ProviderInventory(
-        total=record["total"],
-        reserved=record["reserved"],
-        min_unit=record["min_unit"],
-        max_unit=record["max_unit"],
-        step_size=record["step_size"],
-        allocation_ratio=record["allocation_ratio"],
-    )
+    return ProviderInventory(**{each.name: record[each.name] for each in fields(ProviderInventory)})

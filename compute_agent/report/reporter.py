@@ -283,24 +283,21 @@ class HostReporter:
     def _repeat_step(self, step: Callable[[], T]) -> T:
         """Return the result of ``step``; repeat it, at most four times, after changes by other programs."""
         try:
-            for attempt in range(1, MAX_ATTEMPTS + 1):
+            for _ in range(MAX_ATTEMPTS - 1):
                 try:
                     return step()
                 except ConcurrentUpdateError as error:
                     self.reader.reported.clear()
-                    if attempt == MAX_ATTEMPTS:
-                        raise
                     LOG.info(
                         "Another program changed a provider during the report; the agent reads all providers"
                         " again: %s",
                         error,
                     )
+            return step()
         except Exception:
             # The remembered providers are perhaps wrong, as after an older database was restored.
             self.forget_providers()
             raise
-        # This line is for the type checker: the last attempt either returns or raises.
-        raise AssertionError("unreachable")
 
     def plan_reshape(
         self, tree: ProviderTree, locations: Mapping[str, CpuLocation], zones: Mapping[str, CpuSet]
@@ -335,28 +332,29 @@ class HostReporter:
         :raises PlacementError: the reshape failed. Inventories and allocations are unchanged, unless
             Placement carried out the request and only its answer was lost.
         """
-        for attempt in range(1, MAX_ATTEMPTS + 1):
+        for _ in range(MAX_ATTEMPTS - 1):
             try:
-                planned = self.plan_reshape(tree, locations, zones)
-                if isinstance(planned, InfeasibleReshape) or not planned.moves:
-                    return planned
-                try:
-                    self._carry_out(tree, planned)
-                # The providers are forgotten even after a failure, because Placement may have carried out a
-                # request that it did not answer.
-                finally:
-                    self.forget_providers()
-                return planned
+                return self._reshape_once(tree, locations, zones)
             except ConflictError as error:
-                if attempt == MAX_ATTEMPTS:
-                    raise
                 LOG.info(
                     "Another program changed providers before the reshape; the agent plans the reshape"
                     " again: %s",
                     error,
                 )
-        # This line is for the type checker: the last attempt either returns or raises.
-        raise AssertionError("unreachable")
+        return self._reshape_once(tree, locations, zones)
+
+    def _reshape_once(
+        self, tree: ProviderTree, locations: Mapping[str, CpuLocation], zones: Mapping[str, CpuSet]
+    ) -> ReshapePlan | InfeasibleReshape:
+        planned = self.plan_reshape(tree, locations, zones)
+        if isinstance(planned, ReshapePlan) and planned.moves:
+            try:
+                self._carry_out(tree, planned)
+            # The providers are forgotten even after a failure, because Placement may have carried out a
+            # request that it did not answer.
+            finally:
+                self.forget_providers()
+        return planned
 
     def _carry_out(self, tree: ProviderTree, planned: ReshapePlan) -> None:
         wanted = self.server_tree(tree)
@@ -435,9 +433,7 @@ class HostReporter:
         The text is returned only once.
         """
         evidence, self.reader.evidence = self.reader.evidence, ""
-        reported = self.reader.reported
-        now = {uuid: one.generation for uuid, one in reported.items()} or self.reader.generations
-        return evidence, now
+        return evidence, _provider_generations(self.reader.reported) or self.reader.generations
 
     def take_listing(self) -> HoldingsListing | None:
         """The allocations that were read together with the providers. A second call returns None."""
@@ -476,8 +472,7 @@ class HostReporter:
     @property
     def offering_providers(self) -> frozenset[str]:
         """The uuids of the providers that had inventories at the last reading."""
-        seen = self.reader.last_seen
-        return frozenset(uuid for uuid, provider in seen.items() if provider.inventories)
+        return frozenset(uuid for uuid, provider in self.reader.last_seen.items() if provider.inventories)
 
     def reportable_tree(self, tree: ProviderTree, reported: Mapping[str, ReportedProvider]) -> ProviderTree:
         """A copy of ``tree`` with the names of resource classes that the server knows.

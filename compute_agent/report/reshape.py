@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -17,8 +17,15 @@ from compute_agent.inventory.provider_tree import ProviderInventory, ProviderTre
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.model.resource import MOVABLE, STOCK_NAMES
-from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held
-from compute_agent.report.plan import Ownership, ReportedProvider, to_api, wanted_inventories
+from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held, total_amounts
+from compute_agent.report.client import consumer_body
+from compute_agent.report.plan import (
+    Ownership,
+    ReportedProvider,
+    inventories_to_api,
+    present_inventories,
+    wanted_inventories,
+)
 
 _OTHER_NAME: Final = {**STOCK_NAMES, **{stock: ours for ours, stock in STOCK_NAMES.items()}}
 
@@ -102,7 +109,7 @@ def plan_reshape(
     changes = tuple(
         InventoryChange(uuid, before, after)
         for uuid, after in wanted.items()
-        if after != (before := dict(reported[uuid].inventories) if uuid in reported else {})
+        if after != (before := dict(present_inventories(uuid, reported)))
     )
     moved = {move.consumer for move in planner.moves}
     return ReshapePlan(
@@ -124,7 +131,7 @@ def to_body(
     inventories = {
         change.uuid: {
             "resource_provider_generation": reported[change.uuid].generation,
-            "inventories": {name: to_api(inventory) for name, inventory in change.after.items()},
+            "inventories": inventories_to_api(change.after),
         }
         for change in plan.inventories
     }
@@ -134,17 +141,7 @@ def to_body(
         # The reshaper replaces all allocations of a consumer, so its allocations on other hosts are sent
         # unchanged.
         elsewhere = {uuid: amounts for uuid, amounts in record.resources.items() if uuid not in reported}
-        body: dict[str, Any] = {
-            "allocations": {
-                uuid: {"resources": dict(amounts)} for uuid, amounts in {**elsewhere, **here}.items()
-            },
-            "project_id": record.project_id,
-            "user_id": record.user_id,
-            "consumer_generation": record.generation,
-        }
-        if record.consumer_type is not None:
-            body["consumer_type"] = record.consumer_type
-        allocations[consumer] = body
+        allocations[consumer] = consumer_body(replace(record, resources={**elsewhere, **here}))
     return {"inventories": inventories, "allocations": allocations}
 
 
@@ -218,7 +215,12 @@ class _ReshapePlanner:
         if converted and location is not None:
             # Sibling threads that the guest keeps empty also count as its PCPU.
             amounts["PCPU"] = len(location.own)
-        targets = self._find_capacity(consumer, amounts, sources, location)
+        if location is not None:
+            targets = self._free.fit_amounts(self.held[consumer], amounts, location)
+        else:
+            # If the guest does not run, all amounts go to one zone, preferably to the present zone.
+            zones = (self._zones.get(uuid, frozenset()) for parts in sources.values() for uuid in parts)
+            targets = self._free.fit_together(self.held[consumer], amounts, frozenset().union(*zones))
         if isinstance(targets, str):
             return targets
         for key, parts in sources.items():
@@ -228,28 +230,8 @@ class _ReshapePlanner:
     def _becomes_pcpu(self, consumer: str, location: CpuLocation | None) -> bool:
         if location is None or not location.pinned_vcpus or "PCPU" not in self._free.homes:
             return False
-        totals: defaultdict[str, int] = defaultdict(int)
-        for resources in self.held[consumer].values():
-            for name, amount in resources.items():
-                totals[name] += amount
-        return totals["PCPU"] == 0 and totals["VCPU"] == location.pinned_vcpus
-
-    def _find_capacity(
-        self,
-        consumer: str,
-        amounts: Mapping[str, int],
-        sources: Mapping[tuple[str, str], Mapping[str, int]],
-        location: CpuLocation | None,
-    ) -> dict[str, dict[str, int]] | str:
-        """Amounts by new resource class and target provider, or the reason why no capacity was found."""
-        has = self.held[consumer]
-        if location is not None:
-            return self._free.fit_amounts(has, amounts, location)
-        # If the guest does not run, all amounts go to one zone, preferably to the present zone.
-        origin = frozenset().union(
-            *(self._zones.get(uuid, frozenset()) for parts in sources.values() for uuid in parts)
-        )
-        return self._free.fit_together(has, amounts, origin)
+        totals = total_amounts(self.held[consumer])
+        return not totals.get("PCPU") and totals.get("VCPU") == location.pinned_vcpus
 
     def _record_move(
         self, consumer: str, key: tuple[str, str], sources: Mapping[str, int], targets: Mapping[str, int]

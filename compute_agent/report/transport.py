@@ -52,9 +52,14 @@ _MAX_DETAIL: Final = 10_000
 providers.
 """
 
-_UNAVAILABLE: Final = frozenset({502, 503, 504})
+_ERRORS: Final[Mapping[int, type[PlacementError]]] = {
+    401: CredentialsError,
+    403: CredentialsError,
+    404: NotFoundError,
+    409: ConflictError,
+    **dict.fromkeys((502, 503, 504), UnavailableError),
+}
 _CONCURRENT_UPDATE: Final = "placement.concurrent_update"
-
 
 _WHERE: Final = (
     "does it run at the address in [placement] (endpoint_override, or endpoint or auth_url of auth_type)?"
@@ -201,11 +206,11 @@ class PlacementTransport:
             raise OptionsError(
                 "auth_type is not set, so the agent cannot authenticate to Placement"
             ) from error
-        except ks_exceptions.UnknownConnectionError as error:
-            if isinstance(error.original, AnswerTooLargeError | AnswerTooSlowError):
-                raise UnavailableError(method, url, str(error.original)) from error
-            raise UnavailableError(method, url, f"no answer: {_short_reason(error)}; {_WHERE}") from error
         except ks_exceptions.ConnectionError as error:
+            # Only UnknownConnectionError has an original error.
+            original = getattr(error, "original", None)
+            if isinstance(original, AnswerTooLargeError | AnswerTooSlowError):
+                raise UnavailableError(method, url, str(original)) from error
             raise UnavailableError(method, url, f"no answer: {_short_reason(error)}; {_WHERE}") from error
         except ks_exceptions.EndpointNotFound as error:
             raise UnavailableError(method, url, f"{error}; {_WHICH}") from error
@@ -297,13 +302,7 @@ def _error_for(method: str, url: str, response: Any) -> PlacementError:
         detail = detail.strip().rpartition("\n\n")[2]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         pass  # A proxy or an older server answered, so there is only the plain text.
-    kind = PlacementError
-    if status in _UNAVAILABLE:
-        kind = UnavailableError
-    elif status in (401, 403):
-        kind = CredentialsError
-    elif status == 404:
-        kind = NotFoundError
-    elif status == 409:
-        kind = ConcurrentUpdateError if code == _CONCURRENT_UPDATE else ConflictError
+    kind = _ERRORS.get(status, PlacementError)
+    if kind is ConflictError and code == _CONCURRENT_UPDATE:
+        kind = ConcurrentUpdateError
     return kind(method, url, " ".join(detail.split()), status=status, code=code)

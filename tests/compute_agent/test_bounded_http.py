@@ -75,16 +75,16 @@ def test_connection_is_closed_when_its_deadline_cannot_be_watched(monkeypatch, a
     resolve_to(monkeypatch, answering)
     kept = []
 
-    def connect(*arguments):
-        kept.append(real(*arguments))
-        return kept[0]
+    class Socket(socket.socket):
+        def connect(self, address):
+            kept.append(self)
+            super().connect(address)
 
     def no_timer(*_):
         raise RuntimeError("can't start new thread")
 
-    real = bounded_http._connect
-    monkeypatch.setattr(bounded_http, "_connect", connect)
+    monkeypatch.setattr(bounded_http.socket, "socket", Socket)
     monkeypatch.setattr(bounded_http, "start_timer", no_timer)
     with pytest.raises(OSError, match="cannot be watched: can't start new thread"):
         read_address("http://metrics.example/x", 10.0, 100)
-    assert kept[0].fileno() == -1
+    assert [each.fileno() for each in kept] == [-1]

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import yaml
 
-from compute_agent.cmd.audit import AuditCommand
+from compute_agent.cmd.allocations import AuditCommand
 from compute_agent.cmd.main import main
 from tests.compute_agent.cmd.agents import MAIN
 

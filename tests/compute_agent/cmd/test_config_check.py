@@ -319,7 +319,7 @@ class TestInterference:
         self, configure, captured, monkeypatch
     ):
         monkeypatch.setattr(
-            "compute_agent.host.cycles._open_event", Mock(side_effect=OSError(errno.ENOENT, "none"))
+            "compute_agent.host.cycles.open_event", Mock(side_effect=OSError(errno.ENOENT, "none"))
         )
         sections = {
             "interference:bandwidth": "signal = memory_bandwidth",

@@ -30,7 +30,7 @@ OFF = "Not configured: nothing is measured without [capacity] mode, steal or col
     ],
 )
 def test_tables_for_people_say_why_they_are_empty(tmp_path, monkeypatch, command, section, why):
-    monkeypatch.setattr(AgentLister, "ask_daemon", lambda self, method: [])
+    monkeypatch.setattr(AgentLister, "ask_daemon", lambda self, method, params=None: [])
     ini = tmp_path / "agent.ini"
     ini.write_text(f"[DEFAULT]\nstate_path = {tmp_path}\n{section}\n")
     done = run_here(ini, *command.split(), "-f", "json")

@@ -5,8 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 from compute_agent.fleet import revision, signature
-from compute_agent.fleet.adoption import follow_source
-from compute_agent.fleet.configuration import FleetSettings, with_kept
+from compute_agent.fleet.configuration import FleetSettings, follow_source, with_kept
 from compute_agent.fleet.revision import FleetRevision
 from tests.compute_agent.builders import load_options
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.files import LockedError
 from compute_agent.fleet import configuration, signature
-from compute_agent.fleet.adoption import starting_with_fleet
+from compute_agent.fleet.configuration import starting_with_fleet
 from compute_agent.fleet.revision import MAX_BYTES, FleetError, FleetRevision, refusal_reason
 from compute_agent.model.messages import ConfigError
 from tests.compute_agent.fleet.fleets import KEY, PUBLIC, FleetHost, signed

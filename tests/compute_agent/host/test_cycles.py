@@ -2,15 +2,22 @@
 
 import errno
 import os
+import struct
 import threading
 
 import pytest
 
 from compute_agent.host import cycles
-from compute_agent.host.cycles import HARDWARE, PerfEvents, ThreadCycles
+from compute_agent.host.cycles import PerfEvents, ThreadCycles, open_event
 
-SOFTWARE = ((1, 1), (1, 1))
-"""Nanoseconds that a task ran, twice."""
+
+def open_software(kind, config, thread, group):
+    """Open a counter of the nanoseconds that a thread ran."""
+    return open_event(1, 1, thread, group)
+
+
+def software_events():
+    return PerfEvents(open_software)
 
 
 class Worker:
@@ -50,7 +57,7 @@ def worker():
 
 @pytest.fixture
 def counters():
-    found = PerfEvents(SOFTWARE)
+    found = software_events()
     found.read([os.getpid()])
     if found.missing_reason:
         pytest.skip(found.missing_reason)
@@ -88,17 +95,16 @@ def test_a_new_thread_with_an_old_id_is_counted_from_its_start(monkeypatch):
     counts = {"first": (500, 400), "second": (7, 5)}
     files, owner = {}, "first"
 
-    def open_event(event, thread, group):
+    def open_counter(kind, config, thread, group):
         descriptor = os.open("/dev/null", os.O_RDONLY)
         files[descriptor] = owner
         return descriptor
 
     def read(descriptor, size):
-        return cycles._COUNTS.pack(2, *counts[files[descriptor]])
+        return struct.pack("=QQQ", 2, *counts[files[descriptor]])
 
-    monkeypatch.setattr(cycles, "_open_event", open_event)
     monkeypatch.setattr(cycles.os, "read", read)
-    counters = PerfEvents()
+    counters = PerfEvents(open_counter)
     assert counters.read([1]) == {1: ThreadCycles(500, 400)}
     counts["first"] = (900, 800)
     assert counters.read([1]) == {1: ThreadCycles(900, 800)}
@@ -109,14 +115,13 @@ def test_a_new_thread_with_an_old_id_is_counted_from_its_start(monkeypatch):
     counters.read(())
 
 
-def test_only_a_thread_without_permission_is_left_out(monkeypatch):
-    def open_event(event, thread, group):
+def test_only_a_thread_without_permission_is_left_out():
+    def open_counter(kind, config, thread, group):
         if thread == 1:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return os.open("/dev/zero", os.O_RDONLY)
 
-    monkeypatch.setattr(cycles, "_open_event", open_event)
-    counters, before = PerfEvents(), len(os.listdir("/proc/self/fd"))
+    counters, before = PerfEvents(open_counter), len(os.listdir("/proc/self/fd"))
     assert counters.read([1, 2, 3]).keys() == {2, 3}
     assert counters.missing_reason == ""
     assert counters.read([1]) == {}
@@ -127,7 +132,7 @@ def test_only_a_thread_without_permission_is_left_out(monkeypatch):
 
 
 def test_missing_hardware_counters_give_a_reason_and_leave_no_file_open():
-    counters, before = PerfEvents(HARDWARE), len(os.listdir("/proc/self/fd"))
+    counters, before = PerfEvents(), len(os.listdir("/proc/self/fd"))
     found = counters.read([threading.get_native_id()])
     if found:
         pytest.skip("this machine has hardware counters")
@@ -145,33 +150,32 @@ def test_missing_hardware_counters_give_a_reason_and_leave_no_file_open():
         (errno.ENOSYS, "perf_event_open(2) fails"),
     ],
 )
-def test_each_failure_has_a_reason_and_a_remedy(monkeypatch, number, words):
+def test_each_failure_has_a_reason_and_a_remedy(number, words):
     def refuse(*event):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(cycles, "_open_event", refuse)
-    counters = PerfEvents()
+    counters = PerfEvents(refuse)
     assert counters.read([1, 2]) == {}
     assert words in counters.missing_reason
 
 
-def test_a_refused_second_counter_closes_the_first(monkeypatch):
+def test_a_refused_second_counter_closes_the_first():
     descriptors = []
 
-    def open_event(event, thread, group):
+    def open_counter(kind, config, thread, group):
         if group >= 0:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         descriptors.append(os.open("/dev/null", os.O_RDONLY))
         return descriptors[-1]
 
-    monkeypatch.setattr(cycles, "_open_event", open_event)
-    assert PerfEvents().read([1]) == {}
+    assert PerfEvents(open_counter).read([1]) == {}
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptors[0])
 
 
-def test_too_many_threads_for_the_file_limit_are_not_counted(worker):
-    counters = PerfEvents(SOFTWARE, most=1)
+def test_too_many_threads_for_the_file_limit_are_not_counted(worker, monkeypatch):
+    monkeypatch.setattr(cycles.resource, "getrlimit", lambda which: (8, 8))  # this limit is enough for one thread
+    counters = software_events()
     files = len(os.listdir("/proc/self/fd"))
     counters.read([worker.id])
     assert counters.read([worker.id, os.getpid()]) == {}

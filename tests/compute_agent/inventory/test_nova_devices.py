@@ -36,6 +36,15 @@ def test_devices_that_placement_does_not_know_are_left_out(tmp_path):
     assert sentence.startswith("0000:81:00.0: nova-compute gives them to guests without Placement")
 
 
+def test_a_message_names_only_the_first_devices(tmp_path):
+    nova = read(tmp_path, "[pci]\ndevice_spec = {}\n")
+    left, (sentence,) = without_novas(nova, ANY, [device(f"0000:8{n}:00.0") for n in range(8)])
+    assert left == ()
+    assert sentence.startswith(
+        "0000:80:00.0, 0000:81:00.0, 0000:82:00.0, 0000:83:00.0, 0000:84:00.0 and 3 more:"
+    )
+
+
 def test_reported_devices_are_told_by_their_providers(tmp_path):
     nova = read(tmp_path, "[pci]\nreport_in_placement = True\ndevice_spec = {}\n")
     assert nova.reports

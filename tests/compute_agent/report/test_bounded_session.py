@@ -255,11 +255,12 @@ def test_a_token_without_sense_is_said_and_not_kept(serve, tmp_path, token):
     with contextlib.suppress(PlacementError):
         client.chosen_microversion()  # a time is read when the token is used again
     with pytest.raises(PlacementError, match="is invalid"):
-        client._send("GET", "/traits", None, {}, {})
+        client.send_request("GET", "/traits", microversion="1.39", shape={})
     times = {"expires_at": "2999-01-01T00:00:00Z", "issued_at": "2020-01-01T00:00:00Z"}
     good = json.dumps({"token": {**times, "methods": ["password"]}}).encode()
     keystone.pieces = (created % len(good), good)
-    assert client._send("GET", "/traits", None, {}, {"versions": [{}]}) == json.loads(ROOT)
+    answer = client.send_request("GET", "/traits", microversion="1.39", shape={"versions": [{}]})
+    assert answer == json.loads(ROOT)
 
 
 def test_a_large_answer_that_is_no_text_is_refused_without_guessing(serve, tmp_path):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from compute_agent import kept_json
 from compute_agent.host.kernel_files import read_host_id
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.kept_json import split_notes
 from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings
 from compute_agent.report.guest_claims import (
@@ -22,7 +23,6 @@ from compute_agent.report.guest_claims import (
     is_own_claim,
 )
 from compute_agent.report.history import ConsumerOwner
-from compute_agent.report.host_notes import split_notes
 
 UUID = "6b0c0f5e-54e5-4f2c-8f0e-1a9d5f4f9c11"
 NOTE = ClaimNote(UUID, "db", "podman", "1" * 64, ConsumerOwner("p", "u", CLAIM_TYPE), {"PCPU": 2})

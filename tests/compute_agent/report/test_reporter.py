@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+import requests
 
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.report.answers import (
     ConcurrentUpdateError,
-    CredentialsError,
     NotFoundError,
     PlacementError,
     UnavailableError,
@@ -118,15 +118,15 @@ def test_attributes_are_reported_and_those_of_others_stay(client, memory, live_p
 def test_extensions_are_asked_for_once_until_everything_is_read_again(
     client, memory, live_placement, monkeypatch
 ):
-    respond, asked = type(client)._get_response, []
+    respond, asked = client.adapter.request, []
 
-    def stock(self, method, url, body, headers, expected=200):
+    def stock(url, method, **options):
         if url.startswith("/ext/"):
             asked.append(url)
             url = "/no" + url
-        return respond(self, method, url, body, headers, expected)
+        return respond(url, method, **options)
 
-    monkeypatch.setattr(type(client), "_get_response", stock)
+    monkeypatch.setattr(client.adapter, "request", stock)
     reporter = memory.reporter(client)
     assert reporter.report_tree(with_attributes(numa_tree(), memory_tier=4)).sent == 6
     assert reporter.report_tree(with_attributes(numa_tree(), memory_tier=5)).sent == 0
@@ -357,15 +357,16 @@ class TestWholeTrees:
 
     @pytest.mark.parametrize("status", [403, 404, 405, 413])
     def test_where_trees_are_not_let_through_ordinary_requests_are(self, client, memory, monkeypatch, status):
-        respond = type(client)._get_response
+        respond = client.adapter.request
 
-        def not_let_through(self, method, url, body, headers, expected=200):
+        def not_let_through(url, method, **options):
             if url.startswith("/ext/v1/trees") and (method == "POST" or status in (403, 404)):
-                kind = {403: CredentialsError, 404: NotFoundError}.get(status, PlacementError)
-                raise kind(method, url, "no", status=status)
-            return respond(self, method, url, body, headers, expected)
+                refusal = requests.Response()
+                refusal.status_code = status
+                return refusal
+            return respond(url, method, **options)
 
-        monkeypatch.setattr(type(client), "_get_response", not_let_through)
+        monkeypatch.setattr(client.adapter, "request", not_let_through)
         reporter = memory.reporter(client)
         assert reporter.report_tree(numa_tree()).sent == 6
         assert reporter.report_tree(numa_tree()).sent == 0
@@ -376,12 +377,12 @@ class TestWholeTrees:
     ):
         reporter = memory.reporter(client)
         reporter.report_tree(numa_tree())
-        respond = type(client)._get_response
+        respond = client.adapter.request
 
-        def stock(self, method, url, body, headers, expected=200):
-            return respond(self, method, url.replace("/ext/", "/no/"), body, headers, expected)
+        def stock(url, method, **options):
+            return respond(url.replace("/ext/", "/no/"), method, **options)
 
-        monkeypatch.setattr(type(client), "_get_response", stock)
+        monkeypatch.setattr(client.adapter, "request", stock)
         assert reporter.report_tree(numa_tree(VCPU=PCPU)).sent == 1
         assert reporter.report_tree(numa_tree()).sent == 1
 

@@ -8,7 +8,6 @@ import pytest
 from compute_agent.model.messages import ConfigError
 from compute_agent.report.answers import NotFoundError, UnavailableError
 from compute_agent.report.client import PlacementClient
-from placement.api import middleware
 from tests.compute_agent.builders import load_options
 from tests.compute_agent.conftest import LivePlacement
 from tests.placement.running import application
@@ -82,7 +81,8 @@ def test_placement_goes_on_with_the_trace_and_the_id_of_a_request(traced, kept, 
     from placement.api.tracing import ServiceTracing
 
     served = Kept()
-    monkeypatch.setattr(middleware, "_make_tracing", lambda conf: ServiceTracing(served.processor, 0.0))
+    tracing = ServiceTracing(served.processor, 0.0)
+    monkeypatch.setattr(ServiceTracing, "from_options", lambda conf: tracing)
     server = LivePlacement(application(sqlite_url, tracing={"enabled": True}))
     try:
         traced.adapter.endpoint_override = server.url
