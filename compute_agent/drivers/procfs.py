@@ -122,6 +122,12 @@ def identify_recent(pid: int) -> ProcessIdentity | None:
     return read_shared(pid, identify_process, pid)
 
 
+def oldest_process(pids: Iterable[int]) -> ProcessIdentity | None:
+    """The process that started first among these pids; None if no process with these pids runs."""
+    alive = (identity for pid in pids if (identity := identify_process(pid)) is not None)
+    return min(alive, key=lambda identity: (identity.start_time, identity.pid), default=None)
+
+
 def is_alive(identity: ProcessIdentity) -> bool:
     """Whether the process with this identity still runs; a later process with the same pid does not count."""
     return identify_process(identity.pid) == identity

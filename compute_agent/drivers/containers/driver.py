@@ -270,7 +270,7 @@ class ContainerDriver(ForeignDriver):
         return POD in guest.details
 
     def _group_of(self, guest: Guest) -> GuestCgroup:
-        return self._table.find_recent(guest).running.own_group
+        return self._table.find_recent(guest).own_group
 
     def _limit_choice(self, guest: Guest, wanted: CpuLimits) -> GoalChoice:
         if wanted.quota is not None and not self._group_of(guest).has_file(FILES[QUOTA]):

@@ -39,7 +39,6 @@ from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
 from compute_agent.drivers.foreign.table import (
     GuestEntry,
     GuestTable,
-    RunningGroup,
     SubjectFinding,
     UnfitSubjectError,
     group_members,
@@ -112,7 +111,7 @@ class ContainerTable(GuestTable):
             entry = self._by_uuid.get(record.guest_uuid)
         if entry is None or not entry.was_alive:
             return False
-        return record.run == str(run_of(entry.guest, entry.running.main, self._groups))
+        return record.run == str(run_of(entry.guest, entry.main, self._groups))
 
     def may_return(self, key: str, guest_uuid: str) -> bool:
         """Whether the container exists, and its next run would have this uuid if the name stays the same."""
@@ -366,7 +365,7 @@ class ContainerTable(GuestTable):
             declared_by=SettingSource.LABEL,
             declared_problems=problems,
         )
-        return SubjectFinding(GuestEntry(guest, RunningGroup(main, folder), settings.memory_mb), guest_uuid)
+        return SubjectFinding(GuestEntry(guest, main, settings.memory_mb), guest_uuid)
 
     def _refuse_shared_group(self, key: str, folder: Path) -> None:
         """Refuse a group that contains another guest's group, or is below another guest's group.
@@ -376,7 +375,7 @@ class ContainerTable(GuestTable):
         with self._lock:
             others = [entry for other, entry in self._entries.items() if other != key]
         for entry in others:
-            other = entry.running.folder
+            other = entry.own_group.folder
             if (folder.is_relative_to(other) or other.is_relative_to(folder)) and entry.is_alive:
                 raise UnfitSubjectError(
                     f"its control group and that of guest {entry.guest.name} contain the same processes:"
@@ -390,7 +389,7 @@ class ContainerTable(GuestTable):
         """
         with self._lock:
             entry = self._entries.get(run.key)
-        if entry is not None and entry.running.main == run.main:
+        if entry is not None and entry.main == run.main:
             return entry.guest.uuid
         return self._records.uuid_of_run(str(run))
 

@@ -148,7 +148,7 @@ class ForeignDriver(PeerDriver, UndividedThreads):
     def oom_kills(self) -> Sequence[OomKill]:
         """The OOM kills of running guests that have happened since the last call."""
         for entry in self._table.all_entries():
-            self._oom.look_at_group(entry.guest, entry.running.own_group)
+            self._oom.look_at_group(entry.guest, entry.own_group)
         return self._oom.take_news()
 
     def stop(self, guest: Guest, timeout: float) -> None:
@@ -248,7 +248,7 @@ class ForeignDriver(PeerDriver, UndividedThreads):
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
         """The pids of the guest, the main process first."""
-        members = self._table.find_recent(guest).running.own_group.process_ids()
+        members = self._table.find_recent(guest).own_group.process_ids()
         return [guest.pid, *(pid for pid in members if pid != guest.pid)]
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
@@ -293,7 +293,7 @@ class ForeignDriver(PeerDriver, UndividedThreads):
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs that the main thread of the guest may use, or that of another process if it has ended."""
-        cpus = procfs.thread_affinity(self._table.find_recent(guest).running.main.pid)
+        cpus = procfs.thread_affinity(self._table.find_recent(guest).main.pid)
         if cpus is None:
             found = map(procfs.thread_affinity, self.process_ids(guest))
             cpus = next((one for one in found if one is not None), None)
@@ -349,11 +349,11 @@ class ForeignDriver(PeerDriver, UndividedThreads):
 
         The result is None if the group does not have the controller memory.
         """
-        return self._table.find_recent(guest).running.own_group.memory_use()
+        return self._table.find_recent(guest).own_group.memory_use()
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
         """The bytes in huge pages that the guest uses, by page size in KiB."""
-        return memory_limits.huge_page_use(self._table.find_recent(guest).running.own_group)
+        return memory_limits.huge_page_use(self._table.find_recent(guest).own_group)
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The memory limits of the guest if they differ from ``wanted``, otherwise None."""

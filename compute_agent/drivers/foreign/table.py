@@ -17,7 +17,7 @@ from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import ChangeKind, GuestChange
-from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.cgroup import GuestCgroup, group_at
 from compute_agent.drivers.foreign.records import ValueRecord
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.guest import Guest
@@ -38,22 +38,6 @@ class UnfitSubjectError(ValueError):
 
 class ExcludedSubjectError(UnfitSubjectError):
     """A unit or a container is certainly no guest: its processes belong to another guest or to the host."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunningGroup:
-    """The processes of a guest.
-
-    :ivar folder: the folder of the guest's control group.
-    """
-
-    main: ProcessIdentity
-    folder: Path
-
-    @property
-    def own_group(self) -> GuestCgroup:
-        """The control group of the guest."""
-        return GuestCgroup(self.folder)
 
 
 def group_members(groups: Path, folder: Path, main_pid: int) -> list[int]:
@@ -90,30 +74,36 @@ def _is_member(groups: Path, folder: Path, pid: int) -> bool:
 class GuestEntry:
     """A guest with its processes.
 
+    :ivar main: the main process.
     :ivar memory_mb: the declared memory in MiB, which the agent claims for the guest; 0 if not declared.
     :ivar invocation: systemd's id of the run, during which the main process may change; empty if the run ends
         with its main process. ``guest.run`` is not this id, but the first main process of the same run.
     """
 
     guest: Guest
-    running: RunningGroup
+    main: ProcessIdentity
     memory_mb: int = 0
     invocation: str = ""
 
     @property
+    def own_group(self) -> GuestCgroup:
+        """The control group of the guest."""
+        return group_at(self.guest.cgroup)
+
+    @property
     def is_alive(self) -> bool:
         """Whether the guest's main process runs."""
-        return procfs.is_alive(self.running.main)
+        return procfs.is_alive(self.main)
 
     @property
     def was_alive(self) -> bool:
         """The same as :attr:`is_alive`; comparisons of one round share the reading."""
-        return procfs.was_alive(self.running.main)
+        return procfs.was_alive(self.main)
 
     @property
     def has_heir(self) -> bool:
         """Whether a process can take the place of the main process, because the run does not end with it."""
-        folder = self.running.folder
+        folder = self.guest.cgroup
         return bool(self.invocation) and procfs.read_shared(folder, _has_processes, folder)
 
     @property
@@ -387,14 +377,14 @@ def _log_unmanaged(subject: UnmanagedSubject) -> None:
         LOG.warning("The agent does not manage a guest, which perhaps runs: %s", subject.reason)
 
 
-def _has_processes(folder: Path) -> bool:
-    return any(map(procfs.identify_recent, GuestCgroup(folder).process_ids()))
+def _has_processes(folder: str) -> bool:
+    return any(map(procfs.identify_recent, group_at(folder).process_ids()))
 
 
 def _is_same_run(before: GuestEntry, now: GuestEntry) -> bool:
     # A service that names another main process goes on as the same guest.
     return before.guest.uuid == now.guest.uuid and (
-        before.running.main == now.running.main
+        before.main == now.main
         or (before.invocation == now.invocation if now.invocation else before.is_alive)
     )
 

@@ -23,7 +23,6 @@ from typing import Final, Generic, TypeVar
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import ChangeKind, GuestChange, Listener
 from compute_agent.drivers.memory_limits import OomWatch
-from compute_agent.drivers.processes import launch
 from compute_agent.drivers.processes.launch import GUEST_VARIABLE
 from compute_agent.drivers.processes.records import ProcessRecord, RecordStore, UnusableRecord
 from compute_agent.drivers.procfs import ProcessIdentity
@@ -289,7 +288,7 @@ class ProcessTable:
             if record is None or self._is_running(record.identity):
                 return record
             # The oldest process is chosen, so that each reader of the record chooses the same process.
-            heir = launch.oldest_process(record.member_pids()) if record.whole_group else None
+            heir = procfs.oldest_process(record.member_pids()) if record.whole_group else None
             if heir is None:
                 return None
             record = replace(record, identity=heir, command=procfs.command_line(heir.pid))

@@ -122,7 +122,7 @@ class SystemdDriver(ForeignDriver):
 
     def memory_missing(self, guest: Guest, wanted: MemoryLimits) -> Sequence[str]:
         """Messages about those limits in ``wanted`` that systemd cannot set while a unit runs."""
-        group, found = self._table.find_recent(guest).running.own_group, []
+        group, found = self._table.find_recent(guest).own_group, []
         if wanted.oom_group and not group.memory_limit(FILES[OOM_GROUP]):
             # systemd itself writes the file, by a setting that it reads only when it loads the unit.
             remedy = "systemd cannot change it at run time: write OOMPolicy=kill into the unit file"
@@ -134,7 +134,7 @@ class SystemdDriver(ForeignDriver):
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
         """Messages about those parts of ``wanted`` that the unit cannot have."""
-        group, found = self._table.find_recent(guest).running.own_group, []
+        group, found = self._table.find_recent(guest).own_group, []
         if wanted.rates or wanted.latency_us is not None:
             for device, limited in sorted(self._moved_devices(wanted.devices).items()):
                 found.append(
