@@ -485,7 +485,7 @@ class FlavorSource(Protocol):
         ...
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The flavor of a guest; an empty flavor if the guest's definition contains no flavor.
+        """The flavor of a guest; an empty flavor if its definition has none, or if another driver has it.
 
         :raises DriverError: the definition cannot be read.
         """

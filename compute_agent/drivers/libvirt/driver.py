@@ -138,7 +138,9 @@ class LibvirtDriver(PeerDriver):
         return {}
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The flavor that Nova wrote into the domain; an empty flavor for a domain of another program."""
+        """The flavor that Nova wrote into the domain; an empty flavor for a guest of another program."""
+        if guest.driver != self.name:
+            return GuestFlavor()
         with self._table.on_domain(self._table.find_living(guest), "is not described") as domain:
             xml = domain.XMLDesc()
         try:

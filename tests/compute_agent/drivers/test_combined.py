@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import ChangeKind, CpuSettings, GuestChange, GuestFlavor, OomKill
+from compute_agent.drivers.base import ChangeKind, CpuSettings, GuestChange, OomKill
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
@@ -136,21 +136,9 @@ class TestFlavors:
     def test_without_such_a_driver_there_are_none(self, both):
         assert both.flavor_source is None
 
-    def test_guests_of_the_other_driver_have_an_empty_flavor(self, both, first, second):
-        class Flavors:
-            host_name = "h"
-
-            def read_flavor(self, guest):
-                return GuestFlavor({"MEMORY_MB": 1})
-
-            def inactive_guests(self):
-                return frozenset({"x"})
-
-        first.flavor_source = Flavors()
-        flavors = both.flavor_source
-        assert flavors.read_flavor(run(first, "a")) == GuestFlavor({"MEMORY_MB": 1})
-        assert flavors.read_flavor(run(second, "b")) == GuestFlavor()
-        assert (flavors.host_name, flavors.inactive_guests()) == ("h", {"x"})
+    def test_the_driver_with_flavors_is_the_source(self, both, second):
+        second.flavor_source = second
+        assert both.flavor_source is second
 
 
 class TestOneUuidTwice:

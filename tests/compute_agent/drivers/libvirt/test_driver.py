@@ -24,6 +24,7 @@ from compute_agent.drivers.libvirt.running_domain import DomainGroup
 from compute_agent.model.guest import UNCONSTRAINED, PlacementConstraints
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
+from tests.compute_agent.builders import build_guest
 from tests.compute_agent.libvirtd import Libvirtd, thread_cpus
 from tests.waits import wait_for
 
@@ -238,6 +239,7 @@ def test_a_domain_with_any_metadata_is_seen(watched, libvirtd):
     guest = watched.started()
     assert guest.settings == GuestSettings(vcpus=2)
     assert watched.driver.read_flavor(guest) == GuestFlavor({})
+    assert watched.driver.read_flavor(build_guest("other", driver="process")) == GuestFlavor()
     watched.driver.apply_cpu_settings(guest, APART)
     assert roles(guest.pid) == [{"0"}, {"1"}, {"1"}, {"1"}]
 
