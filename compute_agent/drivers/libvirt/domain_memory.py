@@ -112,8 +112,7 @@ class DomainMemory:
             if not live and not defined:
                 return
             kib = _soft_limit_kib(wanted)
-            with self._table.change_domain(known, "does not accept limits of memory") as domain:
-                tuning = self._table.tuning_of(domain)
+            with self._table.change_domain(known, "does not accept limits of memory") as tuning:
                 try:
                     known.note_definition(tuning.note_items(known.definition, {SOFT_LIMIT}))
                     if live:
@@ -123,7 +122,7 @@ class DomainMemory:
                         tuning.set_soft_limit(kib, persistent=True)
                         known.note_definition(replace(known.definition, soft_limit=kib))
                 except self._connection.libvirt.libvirtError as error:
-                    if not self._connection.is_refusal(domain, error):
+                    if not tuning.is_refusal(error):
                         raise
                     known.refused_soft_limit = str(error)
                     LOG.warning("The memory of guest %s cannot be limited: %s", guest, error)

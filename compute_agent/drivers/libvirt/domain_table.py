@@ -479,8 +479,8 @@ class DomainTable:
             raise DriverError(f"guest {known.guest} {failing}: {error}") from error
 
     @contextlib.contextmanager
-    def change_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
-        """Yield libvirt's object like :meth:`on_domain`, for calls that change the domain.
+    def change_domain(self, known: RunningDomain, failing: str) -> Iterator[DomainTuning]:
+        """Yield the calls that change a domain, and translate libvirt's errors like :meth:`on_domain`.
 
         The driver refuses these calls at once during a migration, a save or a copy of disks. Otherwise
         libvirt would refuse each call after up to 30 seconds, while all other guests wait.
@@ -490,11 +490,7 @@ class DomainTable:
         with self.on_domain(known, failing) as domain:
             if domain.jobInfo()[0] != self._connection.libvirt.VIR_DOMAIN_JOB_NONE:
                 raise DriverError(f"guest {known.guest} {failing} while libvirt migrates, saves or copies it")
-            yield domain
-
-    def tuning_of(self, domain: Any) -> DomainTuning:
-        """The values of a domain that can be changed, for libvirt's object of it."""
-        return DomainTuning(self._connection.libvirt, domain, self._connection.host_cpus)
+            yield DomainTuning(self._connection.libvirt, domain, self._connection.host_cpus)
 
     def _is_active(self, known: RunningDomain) -> bool:
         """Whether a guest still runs. libvirt can report its end before /proc no longer shows the process."""

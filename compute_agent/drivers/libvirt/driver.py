@@ -37,7 +37,7 @@ from compute_agent.drivers.libvirt.domain_definition import RESTRICTIVE, MemoryB
 from compute_agent.drivers.libvirt.domain_memory import DomainMemory
 from compute_agent.drivers.libvirt.domain_metadata import read_flavor
 from compute_agent.drivers.libvirt.domain_table import DomainTable, ExpectedDomains
-from compute_agent.drivers.libvirt.helpers import STATE_FOLDER, HelperFinder, HelperPins
+from compute_agent.drivers.libvirt.helpers import STATE_FOLDER, HelperPins
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
 from compute_agent.drivers.memory_limits import OomWatch
 from compute_agent.drivers.peer import PeerDriver
@@ -102,7 +102,7 @@ class LibvirtDriver(PeerDriver):
         self._oom = OomWatch()
         notes = ValueRecords(Path(os.devnull), "domain", True) if records is None else records
         self._memory = DomainMemory(self._connection, self._table, notes)
-        self._helpers = HelperPins(HelperFinder(state_folder))
+        self._helpers = HelperPins(state_folder)
         self._round: list[Any] = []
         """The domains with definitions that are still to be read in this round, as objects of libvirt."""
         self._look_pause = 0.0
@@ -326,8 +326,7 @@ class LibvirtDriver(PeerDriver):
         with contextlib.suppress(DriverError):
             known.pin_rest(settings)
         moved = self._helpers.move_tasks(known, settings.emulator_cpus, is_final=False)
-        with self._table.change_domain(known, "cannot be pinned") as domain:
-            tuning = self._table.tuning_of(domain)
+        with self._table.change_domain(known, "cannot be pinned") as tuning:
             tuning.pin_threads(roles, settings)
             known.pin_rest(settings)
             moved += self._helpers.move_tasks(known, settings.emulator_cpus)
@@ -351,8 +350,7 @@ class LibvirtDriver(PeerDriver):
         """Move threads to these CPUs: each helper, and each thread for which the definition has a pin."""
         known = self._table.find_living(guest)
         host = self._connection.host_cpus
-        with self._table.change_domain(known, "cannot be pinned") as domain:
-            tuning = self._table.tuning_of(domain)
+        with self._table.change_domain(known, "cannot be pinned") as tuning:
             moved = known.move_threads(tuning, host, threads, cpus)
         return moved + self._helpers.move_tasks(known, cpus, only=threads)
 
@@ -366,8 +364,8 @@ class LibvirtDriver(PeerDriver):
         known, host = self._table.find_living(guest), self._connection.host_cpus
         moved = known.moved_threads(host, online)
         helpers = self._helpers.read_affinity(known)
-        with self._table.change_domain(known, "cannot be pinned") as domain:
-            changed = known.restore_threads(self._table.tuning_of(domain), host, online)
+        with self._table.change_domain(known, "cannot be pinned") as tuning:
+            changed = known.restore_threads(tuning, host, online)
         together = {tid for tid, cpus in helpers.items() if cpus in moved.values()}
         return changed + self._helpers.move_tasks(known, online, only=together)
 
@@ -410,8 +408,7 @@ class LibvirtDriver(PeerDriver):
             shares = definition.shares if goal.weight is None else group.libvirt_shares(goal.weight)
             if has is None and shares == definition.shares:
                 return False
-            with self._table.change_domain(known, "does not accept CPU limits") as domain:
-                tuning = self._table.tuning_of(domain)
+            with self._table.change_domain(known, "does not accept CPU limits") as tuning:
                 # The definition is written first: each round compares only the running domain, and would
                 # never notice a definition that a crash left unchanged.
                 if shares is not None and shares != definition.shares:
@@ -465,12 +462,11 @@ class LibvirtDriver(PeerDriver):
             if known.other_nodes(wanted) is None:
                 return False
             nodes = wanted or procfs.nodes_with_memory()
-            with self._table.change_domain(known, "cannot have its memory bound") as domain:
-                tuning = self._table.tuning_of(domain)
+            with self._table.change_domain(known, "cannot have its memory bound") as tuning:
                 try:
                     tuning.bind_memory(known.binding, nodes)
                 except self._connection.libvirt.libvirtError as error:
-                    if not self._connection.is_refusal(domain, error):
+                    if not tuning.is_refusal(error):
                         raise
                     known.refused = wanted
                     LOG.warning("The memory of guest %s cannot be moved to its NUMA nodes: %s", guest, error)
@@ -527,8 +523,7 @@ class LibvirtDriver(PeerDriver):
             live, defined = _blockio_todo(known, wanted)
             if not live and not defined:
                 return False
-            with self._table.change_domain(known, "does not accept limits of block I/O") as domain:
-                tuning = self._table.tuning_of(domain)
+            with self._table.change_domain(known, "does not accept limits of block I/O") as tuning:
                 try:
                     known.note_definition(tuning.note_items(known.definition, {*live, *defined}))
                     tuning.set_blockio(live, persistent=False)
@@ -537,7 +532,7 @@ class LibvirtDriver(PeerDriver):
                     definition = known.definition
                     known.note_definition(replace(definition, blockio=definition.blockio.with_items(defined)))
                 except self._connection.libvirt.libvirtError as error:
-                    if not self._connection.is_refusal(domain, error):
+                    if not tuning.is_refusal(error):
                         raise
                     known.refused_blockio = wanted, str(error)
                     raise

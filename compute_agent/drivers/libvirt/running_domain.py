@@ -437,6 +437,23 @@ class DomainTuning:
         self._domain = domain
         self._host_cpus = host_cpus
 
+    def is_refusal(self, error: Any) -> bool:
+        """Whether a failed call would also fail if the agent repeated it later.
+
+        The result is False if the domain has ended. If a domain is in another job, such as a migration or a
+        snapshot, the same call succeeds after the job (``src/conf/virdomainjob.c``: "cannot acquire state
+        change lock").
+
+        :param error: the libvirtError of the call.
+        :raises libvirtError: libvirtd does not answer.
+        """
+        timed_out = error.get_error_code() == self._libvirt.VIR_ERR_OPERATION_TIMEOUT
+        # The text of the error is compared because libvirt has no separate error code for a full queue of
+        # jobs.
+        if timed_out or "state change lock" in str(error):
+            return False
+        return bool(self._domain.isActive())
+
     def pin_threads(self, roles: Iterable[ThreadRole], settings: CpuSettings) -> None:
         """Pin the threads that have these roles in the running domain."""
         live = self._libvirt.VIR_DOMAIN_AFFECT_LIVE
@@ -456,12 +473,17 @@ class DomainTuning:
             else:
                 self._domain.pinEmulator(self._cpu_map(settings.emulator_cpus), live)
 
-    def bind_memory(self, has: MemoryBinding, nodes: frozenset[int]) -> None:
-        """Bind the memory of the running domain to these NUMA nodes.
+    def bind_memory(self, has: MemoryBinding, nodes: frozenset[int], persistent: bool = False) -> None:
+        """Bind the memory of the running domain, or in its definition if ``persistent``, to NUMA nodes.
 
         :param has: the present binding.
         """
-        self._bind_memory(has, nodes, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
+        change: dict[str, Any] = {"numa_nodeset": cpuset.format(nodes)}
+        # While the domain runs, libvirt refuses a mode other than the present one. So the mode is set only if
+        # the domain has no mode yet.
+        if not has.mode:
+            change["numa_mode"] = self._libvirt.VIR_DOMAIN_NUMATUNE_MEM_RESTRICTIVE
+        self._domain.setNumaParameters(change, self._affect_flag(persistent))
 
     def persist_pins(self, has: DomainDefinition, settings: CpuSettings) -> DomainDefinition:
         """Write the pins that differ from ``settings`` into the persistent definition.
@@ -500,7 +522,7 @@ class DomainTuning:
         if not has.persistent or has.binding.is_foreign or has.binding.nodes == nodes:
             return has
         try:
-            self._bind_memory(has.binding, nodes, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+            self.bind_memory(has.binding, nodes, persistent=True)
         except self._libvirt.libvirtError as error:
             self._not_persisted("memory", error)
             return has
@@ -575,14 +597,6 @@ class DomainTuning:
     def _not_persisted(self, what: str, error: Exception) -> None:
         guest = full_name(self._domain.name(), self._domain.UUIDString())
         LOG.warning("The definition of guest %s cannot be changed, and keeps its %s: %s", guest, what, error)
-
-    def _bind_memory(self, has: MemoryBinding, nodes: frozenset[int], flag: int) -> None:
-        change: dict[str, Any] = {"numa_nodeset": cpuset.format(nodes)}
-        # While the domain runs, libvirt refuses a mode other than the present one. So the mode is set only if
-        # the domain has no mode yet.
-        if not has.mode:
-            change["numa_mode"] = self._libvirt.VIR_DOMAIN_NUMATUNE_MEM_RESTRICTIVE
-        self._domain.setNumaParameters(change, flag)
 
     def _cpu_map(self, cpus: frozenset[int]) -> tuple[bool, ...]:
         """CPUs as a CPU map of libvirt. CPUs that the host does not have are left out."""
