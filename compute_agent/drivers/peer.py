@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from compute_agent.drivers.base import Listener
+from compute_agent.drivers.base import GuestChange, Listener
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 
@@ -164,6 +164,11 @@ class PeerDriver(abc.ABC):
         """Call ``listener`` for each later start, end and change of settings of a guest."""
         self._listener = listener
 
+    @property
+    def starting_driver(self) -> None:
+        """Always None: the peer starts guests."""
+        return
+
     def close(self) -> None:
         """Disconnect. Guests run on."""
         # The event is set before the thread is woken, which then checks it.
@@ -203,6 +208,10 @@ class PeerDriver(abc.ABC):
 
     def _close_peer(self) -> None:
         self._peer.close()
+
+    def _report_change(self, change: GuestChange) -> None:
+        if self._listener is not None:
+            self._listener(change)
 
     def _follow_peer(self) -> None:
         """Connect to the peer, and follow its guests until the driver is closed."""

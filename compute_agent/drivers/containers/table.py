@@ -75,13 +75,11 @@ class ContainerTable(GuestTable):
         groups: Path,
         report: Callable[[GuestChange], None],
         records: ValueRecords,
-        group_path: Callable[[int], str] = procfs.cgroup_path,
         guest_names: Collection[str] = (),
         whole_pods: bool = False,
     ) -> None:
         """Begin without guests.
 
-        :param group_path: returns the path of the control group of a process.
         :param guest_names: patterns for names; a container with a matching name is a guest even without the
             label.
         :param whole_pods: whether a pod can be one guest.
@@ -91,7 +89,6 @@ class ContainerTable(GuestTable):
         self._whole_pods = whole_pods
         self._engine = engine
         self._records = records
-        self._group_path = group_path
         # Only the thread of the table changes these attributes.
         self._members: dict[str, dict[str, str]] = {}
         """The running containers of each pod, by the id of the pod and of the container. The text is the name
@@ -163,7 +160,7 @@ class ContainerTable(GuestTable):
     def _is_inside(self, container: ContainerState) -> bool | None:
         """Whether a container is in the group of its pod; None if it does not run."""
         # The path is empty if the process has ended, and the engine has not noticed its end yet.
-        path = self._group_path(container.pid) if container.pid else ""
+        path = procfs.cgroup_path(container.pid) if container.pid else ""
         return bool(own_group(path, container.pod)) if path else None
 
     def _find_outsiders(self, pod: ContainerState) -> list[str]:
@@ -329,7 +326,7 @@ class ContainerTable(GuestTable):
         self, container: ContainerState, guest_uuid: str, settings: DeclaredSettings
     ) -> SubjectFinding:
         main = procfs.identify_process(container.pid)
-        path = self._group_path(container.pid)
+        path = procfs.cgroup_path(container.pid)
         # The process has ended since the engine answered.
         if main is None or procfs.identify_process(container.pid) != main:
             return SubjectFinding()

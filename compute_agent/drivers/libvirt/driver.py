@@ -24,7 +24,6 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import (
     CpuLimits,
     CpuSettings,
-    GuestChange,
     GuestFlavor,
     MemoryLimits,
     OomKill,
@@ -240,16 +239,7 @@ class LibvirtDriver(PeerDriver):
             self._look_pause = max(self._look_interval / steps, _LOOK_PAUSE)
         self._next_look = time.monotonic() + self._look_pause
 
-    def _report_change(self, change: GuestChange) -> None:
-        if self._listener is not None:
-            self._listener(change)
-
     # Abilities of the driver
-
-    @property
-    def starting_driver(self) -> None:
-        """Always None: the programs that define domains also start them."""
-        return
 
     @property
     def flavor_source(self) -> LibvirtDriver:

@@ -21,6 +21,8 @@ from typing import Any, Final
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings, QuotaError
 from compute_agent.drivers.cgroup import (
+    BURST,
+    IDLE,
     PERIOD,
     GuestCgroup,
     attainable_quota,
@@ -151,7 +153,8 @@ class DomainGroup:
         :raises OSError: the kernel refuses a value.
         """
         if self.unified:
-            GuestCgroup(self.folders[0]).share_cpu(has, wanted)
+            if wanted.idle != has.idle:
+                GuestCgroup(self.folders[0]).write_file(IDLE, str(int(wanted.idle)))
             if has.burst and burst_microseconds(wanted) < has.burst * PERIOD:
                 self._write_burst(wanted)
 
@@ -171,7 +174,8 @@ class DomainGroup:
             group = GuestCgroup(folder)
             limits = group.cpu_limits()
             if limits is not None and (limits.quota is not None or limits.burst):
-                group.save_burst(wanted if limits.quota is not None else CpuLimits())
+                burst = 0 if limits.quota is None else burst_microseconds(wanted)
+                group.write_file(BURST, str(burst))
 
     def _legacy_limits(self) -> CpuLimits:
         """The limits in cgroup v1 (Documentation/scheduler/sched-bwc.rst), converted to cgroup v2."""

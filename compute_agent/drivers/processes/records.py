@@ -288,6 +288,15 @@ class UnusableRecord:
         """The uuid in the file's name."""
         return self.path.name.removesuffix(RECORD_SUFFIX)
 
+    @property
+    def message(self) -> str:
+        """The reason why the record cannot be used, and the remedy."""
+        return (
+            f"the guest record {self.path} cannot be used ({self.reason}), so its guest is not managed:"
+            f" adopt the process again (compute-agent guest adopt --uuid {self.guest_uuid} --pid PID), or"
+            " remove the file if the guest does not run any more"
+        )
+
 
 class RecordStore:
     """Records as files ``UUID.json`` in one folder, with the output of the guests in ``UUID.log``."""

@@ -22,7 +22,6 @@ from compute_agent.drivers.base import CpuLimits, MemoryLimits
 from compute_agent.drivers.cgroup import group_at
 from compute_agent.drivers.foreign.driver import ForeignDriver
 from compute_agent.drivers.foreign.editor import (
-    GoalChoice,
     HostFolders,
     ValueEditor,
     ValueReading,
@@ -39,6 +38,7 @@ from compute_agent.drivers.foreign.values import (
     OOM_GROUP,
     RATES,
     DeviceLimits,
+    GoalChoice,
     Values,
     pending_writes,
     value_text,

@@ -104,9 +104,7 @@ def containers(tmp_path, monkeypatch):
     """A fake engine with a driver."""
     fake: Any = FakeEngine(tmp_path, monkeypatch)
     records = ValueRecords(tmp_path / "records", "container")
-    fake.driver = ContainerDriver(
-        "podman", fake.path, "host", records, fake.folders, group_path=fake.group_path
-    )
+    fake.driver = ContainerDriver("podman", fake.path, "host", records, fake.folders)
     yield fake
     fake.close()
 

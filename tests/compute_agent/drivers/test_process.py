@@ -18,7 +18,7 @@ from compute_agent.drivers.base import ChangeKind, CpuSettings, GuestChange
 from compute_agent.drivers.processes import driver as module
 from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.drivers.processes.process_table import PidWatch, ProcessTable
-from compute_agent.drivers.processes.records import RecordStore
+from compute_agent.drivers.processes.records import ProcessRecord, RecordStore
 from compute_agent.model.guest_settings import (
     SETTING_NAMES,
     EmulatorPolicy,
@@ -174,11 +174,12 @@ def test_a_watch_does_not_take_another_process_with_the_same_pid_for_its_own(sle
     watch = PidWatch(ended.put)
     try:
         identity = procfs.identify_process(sleeper.pid)
-        assert not watch.add("before", replace(identity, start_time=identity.start_time - 1))
+        now = ProcessRecord(OTHER, "now", identity, GuestSettings(), ("sleep",))
+        assert not watch.add(replace(now, identity=replace(identity, start_time=identity.start_time - 1)))
         assert not watch.is_running(sleeper.pid)
-        assert watch.add("now", identity)
+        assert watch.add(now)
         sleeper.kill()
-        assert ended.get(timeout=60) == "now"
+        assert ended.get(timeout=60) == now
         assert ended.empty()
     finally:
         watch.close()

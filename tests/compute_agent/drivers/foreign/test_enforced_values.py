@@ -161,7 +161,6 @@ def guest_of(request, tmp_path, monkeypatch):
         engine = "docker" if request.param == "docker" else "podman"
         driver = ContainerDriver(
             *(engine, fake.path, "host", records, fake.folders),
-            group_path=fake.group_path,
             whole_pods=request.param == "pod",
         )
     (guest,) = driver.guests()
