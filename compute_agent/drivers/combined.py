@@ -160,7 +160,7 @@ class CombinedDriver:
     def watch_guests(self, listener: Listener) -> None:
         """Call ``listener`` for each change that a driver reports of a guest that this object manages."""
         for place, driver in enumerate(self.drivers):
-            driver.watch_guests(_OwnChanges(self.drivers[:place], listener, self._groups).pass_on)
+            driver.watch_guests(functools.partial(self._pass_change, self.drivers[:place], listener))
 
     stop = _pass_on(RunningGuests.stop)
 
@@ -252,7 +252,7 @@ class CombinedDriver:
         """
         kept: dict[str, Guest] = {}
         doubles: dict[str, str] = {}
-        sharing = _SharedGroups(functools.partial(procfs.group_folder, self._groups))
+        sharing = _SharedGroups(self._groups)
         everyone = [guest for guests in listed.values() for guest in guests]
         inner = _find_inner(everyone)
         for guest in everyone:
@@ -284,32 +284,23 @@ class CombinedDriver:
         self._doubles = doubles
         return list(kept.values())
 
-
-class _OwnChanges:
-    """Passes on the changes of one driver's guests, unless an earlier driver manages the guest."""
-
-    def __init__(self, earlier: Sequence[GuestDriver], listener: Listener, groups: Path) -> None:
-        self._earlier = earlier
-        self._listener = listener
-        self._groups = groups
-
-    def pass_on(self, change: GuestChange) -> None:
-        """Pass a change to the listener, unless an earlier driver has the guest.
+    def _pass_change(self, earlier: Sequence[GuestDriver], listener: Listener, change: GuestChange) -> None:
+        """Pass a change to the listener, unless one of the ``earlier`` drivers has the guest.
 
         The thread that calls this function perhaps holds a lock of its driver.
         """
         # The listener always gets the end of a guest, because the worker compares the pid.
-        if change.kind is ChangeKind.STOPPED or not self._is_taken(change.guest):
-            self._listener(change)
+        if change.kind is ChangeKind.STOPPED or not self._is_taken(change.guest, earlier):
+            listener(change)
 
-    def _is_taken(self, guest: Guest) -> bool:
-        earlier = [driver for driver in self._earlier if not driver.awaited_drivers]
-        others = [other for driver in earlier for other in driver.guests()]
+    def _is_taken(self, guest: Guest, earlier: Sequence[GuestDriver]) -> bool:
+        listed = [driver for driver in earlier if not driver.awaited_drivers]
+        others = [other for driver in listed for other in driver.guests()]
         if any(other.uuid == guest.uuid for other in others):
             return True
         if guest.cgroup in _find_inner([*others, guest]):
             return True
-        sharing = _SharedGroups(functools.partial(procfs.group_folder, self._groups))
+        sharing = _SharedGroups(self._groups)
         for other in others:
             sharing.add_guest(other)
         return sharing.find_other(guest) is not None
@@ -337,13 +328,9 @@ class _SharedGroups:
     every few seconds.
     """
 
-    def __init__(self, group_of: Callable[[int], str]) -> None:
-        """Begin without guests.
-
-        :param group_of: returns the folder of the control group of a process, see
-            :func:`compute_agent.drivers.procfs.group_folder`.
-        """
-        self._group_of = group_of
+    def __init__(self, groups: Path) -> None:
+        """:param groups: the root of all control groups."""
+        self._groups = groups
         self._with_group: dict[str, list[Guest]] = {}
         """The guests with a group of their own, by its folder."""
         self._unread: list[Guest] = []
@@ -365,12 +352,12 @@ class _SharedGroups:
             # Processes are read only on a host that has guests with a group and guests without a group.
             unread, self._unread = self._unread, []
             for other in unread:
-                for folder in _upper_folders(self._group_of(other.pid)):
+                for folder in _upper_folders(procfs.group_folder(self._groups, other.pid)):
                     self._running_below.setdefault(folder, []).append(other)
             for guests in (self._with_group, self._running_below):
                 found += guests.get(guest.cgroup, ())
         elif self._with_group:
-            for folder in _upper_folders(self._group_of(guest.pid)):
+            for folder in _upper_folders(procfs.group_folder(self._groups, guest.pid)):
                 found += self._with_group.get(folder, ())
         return next((other for other in found if other.driver != guest.driver), None)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from compute_agent.drivers.base import GuestChange, Listener
+from compute_agent.drivers.base import ChangeKind, GuestChange, Listener
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 
@@ -92,6 +92,21 @@ class GuestPeer(Protocol):
     def close(self) -> None:
         """Disconnect."""
         ...
+
+
+def list_changes(before: Guest | None, now: Guest | None, same: bool, is_later: bool) -> list[GuestChange]:
+    """The changes to report after a subject was read again.
+
+    :param before: the guest as it was known, or None.
+    :param now: the guest as it is now, or None.
+    :param same: whether both are the same run.
+    :param is_later: whether the guest, if it was not known, has started since the driver began.
+    """
+    found = [] if before is None or same else [GuestChange(ChangeKind.STOPPED, before)]
+    if now is not None and before != now:
+        new = ChangeKind.STARTED if before is not None or is_later else ChangeKind.FOUND
+        found.append(GuestChange(ChangeKind.CHANGED if same else new, now))
+    return found
 
 
 class PeerDriver(abc.ABC):

@@ -89,7 +89,7 @@ class EventStream:
         self.reason = ""
         """The reason for the end of the stream; empty while it is open."""
         self._socket = self._request_events()
-        self._thread = start_thread(EVENTS_THREAD, self._run)
+        start_thread(EVENTS_THREAD, self._run)
 
     @property
     def is_open(self) -> bool:

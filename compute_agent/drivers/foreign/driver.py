@@ -239,10 +239,8 @@ class ForeignDriver(PeerDriver, UndividedThreads):
         found = self._compare_guest(guest, values.cpu_choice(wanted, self._folders.recent_sets[CPUS]))
         goal = found.goals.get(CPUS, frozenset())
         allowed = goal if isinstance(goal, frozenset) and goal else wanted
-        affinities = {tid: procfs.thread_affinity(tid) for tid in self.recent_threads(guest)}
-        misplaced = {
-            tid: cpus for tid, cpus in affinities.items() if cpus is not None and not cpus <= allowed
-        }
+        affinities = procfs.thread_affinities(self.recent_threads(guest))
+        misplaced = {tid: cpus for tid, cpus in affinities.items() if not cpus <= allowed}
         if found.differing and not misplaced:
             misplaced = {guest.pid: self.observed_cpus(guest)}
         return misplaced
@@ -254,13 +252,11 @@ class ForeignDriver(PeerDriver, UndividedThreads):
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs that the main thread of the guest may use, or that of another process if it has ended."""
-        cpus = procfs.thread_affinity(self._table.find_recent(guest).main.pid)
-        if cpus is None:
-            found = map(procfs.thread_affinity, self.process_ids(guest))
-            cpus = next((one for one in found if one is not None), None)
-        if cpus is None:
+        main = self._table.find_recent(guest).main.pid
+        found = procfs.thread_affinities([main]) or procfs.thread_affinities(self.process_ids(guest))
+        if not found:
             raise GuestGoneError(f"guest {guest} has ended")
-        return cpus
+        return next(iter(found.values()))
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Set the CPUs of the group, and read them back.

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import ChangeKind, GuestChange
+from compute_agent.drivers.base import GuestChange
 from compute_agent.drivers.cgroup import GuestCgroup, group_at
 from compute_agent.drivers.foreign.records import ValueRecord
+from compute_agent.drivers.peer import list_changes
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError, printable_text
@@ -301,7 +302,11 @@ class GuestTable(abc.ABC):
         if found.unmanaged is not None and found.unmanaged != known:
             _log_unmanaged(found.unmanaged)
         # The listener may read the table, so it is called without the lock.
-        self._report_difference(before, found.entry, known is not None and found.unmanaged is None)
+        was_lost = known is not None and found.unmanaged is None
+        now, former = (None if one is None else one.guest for one in (found.entry, before))
+        same = before is not None and found.entry is not None and _is_same_run(before, found.entry)
+        for change in list_changes(former, now, same, self._complete and not was_lost):
+            self._report(change)
 
     # The parts of each kind of guests
 
@@ -359,15 +364,6 @@ class GuestTable(abc.ABC):
             )
         if other:
             raise UnfitSubjectError(f"{subject} {other} has the same uuid: change {remedy} of one of the two")
-
-    def _report_difference(self, before: GuestEntry | None, now: GuestEntry | None, was_lost: bool) -> None:
-        same = before is not None and now is not None and _is_same_run(before, now)
-        if before is not None and not same:
-            self._report(GuestChange(ChangeKind.STOPPED, before.guest))
-        if now is not None and (before is None or before.guest != now.guest):
-            has_started = before is not None or (self._complete and not was_lost)
-            new = ChangeKind.STARTED if has_started else ChangeKind.FOUND
-            self._report(GuestChange(ChangeKind.CHANGED if same else new, now.guest))
 
 
 def _log_unmanaged(subject: UnmanagedSubject) -> None:

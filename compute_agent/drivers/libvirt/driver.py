@@ -299,8 +299,7 @@ class LibvirtDriver(PeerDriver):
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs that at least one thread of the QEMU process may use."""
-        found = (procfs.thread_affinity(tid) for tid in self._living_threads(guest))
-        return frozenset().union(*(cpus for cpus in found if cpus is not None))
+        return frozenset().union(*procfs.thread_affinities(self._living_threads(guest)).values())
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Pin the threads that may run on other CPUs, and write the pins into the persistent definition."""
@@ -365,17 +364,15 @@ class LibvirtDriver(PeerDriver):
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """The CPUs of the thread of each guest CPU; empty if one thread runs all guest CPUs (TCG)."""
-        found = {}
-        for tid, role in self._living_threads(guest).items():
-            if role.vcpu is not None and (cpus := procfs.thread_affinity(tid)) is not None:
-                found[role.vcpu] = cpus
-        return found
+        threads = self._living_threads(guest).items()
+        vcpus = {tid: role.vcpu for tid, role in threads if role.vcpu is not None}
+        return {vcpus[tid]: cpus for tid, cpus in procfs.thread_affinities(vcpus).items()}
 
     def emulator_affinity(self, guest: Guest) -> frozenset[int]:
         """The CPUs that any emulator or I/O thread may use; empty if all threads run only guest CPUs."""
         threads = self._living_threads(guest).items()
-        found = (procfs.thread_affinity(tid) for tid, role in threads if not role.runs_guest)
-        return frozenset().union(*(cpus for cpus in found if cpus is not None))
+        found = procfs.thread_affinities(tid for tid, role in threads if not role.runs_guest)
+        return frozenset().union(*found.values())
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """Weight and quota of the domain's group if they differ from ``wanted``, otherwise None.

@@ -191,15 +191,23 @@ class DomainGroup:
 def find_group(pid: int) -> DomainGroup | None:
     """The cgroup of the domain with this QEMU process; None if it has no group with the controller cpu."""
     try:
-        lines = read_text(f"/proc/{pid}/cgroup").splitlines()
+        return parse_group(read_text(f"/proc/{pid}/cgroup"), _mount_points())
     except (FileNotFoundError, ProcessLookupError):
         # The process has ended.
         return None
-    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+
+
+def parse_group(text: str, mounts: Mapping[str, Path]) -> DomainGroup | None:
+    """The cgroup of a domain from /proc/PID/cgroup of its process; see :func:`find_group`.
+
+    :param mounts: the mount points of the hierarchies: ``cpu`` for version 1, an empty text for version 2.
+    """
+    lines = (line.split(":", 2) for line in text.splitlines())
+    paths = {controllers: path for _, controllers, path in lines}
     # A host that mounts both versions has the controller cpu in one of them: in version 1 if a line of
     # version 1 names it.
     legacy = next((key for key in paths if "cpu" in key.split(",")), None)
-    mount = _mount_points().get("cpu" if legacy is not None else "")
+    mount = mounts.get("cpu" if legacy is not None else "")
     leaf = Path(paths.get(legacy or "", "/"))
     # A libvirtd of a user's session, or one without cgroups, leaves QEMU in the libvirtd's own cgroup.
     if mount is None or leaf.name != _OF_MAIN_THREAD or ".." in leaf.parts:
@@ -211,7 +219,7 @@ def find_group(pid: int) -> DomainGroup | None:
 
 @functools.cache
 def _mount_points() -> Mapping[str, Path]:
-    """The mount points of cgroup hierarchies, by name: ``cpu`` for version 1, an empty text for version 2."""
+    """The mount points of the hierarchies, see :func:`parse_group`."""
     # The mount points come from /proc/self/mountinfo (proc(5)). They are cached, because mount points of
     # cgroups do not change while a host runs.
     found: dict[str, Path] = {}
@@ -379,8 +387,7 @@ class RunningDomain:
     def emulator_threads(self) -> dict[int, CpuSet]:
         """The present CPUs of the threads that run no guest CPU, by thread id."""
         roles = self.process.thread_roles().items()
-        found = {tid: procfs.thread_affinity(tid) for tid, role in roles if not role.runs_guest}
-        return {tid: cpus for tid, cpus in found.items() if cpus is not None}
+        return procfs.thread_affinities(tid for tid, role in roles if not role.runs_guest)
 
     def moved_threads(self, host: CpuSet, online: CpuSet) -> dict[int, CpuSet]:
         """The CPUs of emulator and I/O threads with other pins than in the definition, by thread id.

@@ -137,7 +137,7 @@ class BusConnection:
         except (OSError, self._jeepney.AuthenticationError) as error:
             self._socket.close()
             raise DriverError(f"the message bus at {path} does not answer: {error}") from error
-        self._thread = start_thread(BUS_THREAD, self._run)
+        start_thread(BUS_THREAD, self._run)
         try:
             self.call_method(BUS_NAME, BUS_PATH, BUS_NAME, "Hello")
         except DriverError:

@@ -111,7 +111,7 @@ class TestOneProcessTwice:
         both.watch_guests(changes.append)
         first.running["s"] = replace(run(first, "s"), cgroup="/sys/fs/cgroup/system.slice/db.service")
         guest = run(second, "p")
-        second._listener(GuestChange(ChangeKind.STARTED, guest))
+        second.report(GuestChange(ChangeKind.STARTED, guest))
         assert changes == []
         second.end(guest)
         assert [change.kind for change in changes] == [ChangeKind.STOPPED]
@@ -191,7 +191,7 @@ class TestOneUuidTwice:
         both.watch_guests(changes.append)
         run(first, "a")
         change = GuestChange(kind, run(second, uuid))
-        second._listener(change)
+        second.report(change)
         assert changes == ([change] if is_told else [])
 
 
@@ -219,7 +219,7 @@ class TestAwaited:
     def test_changes_of_the_others_are_reported(self, both, second):
         changes = []
         both.watch_guests(changes.append)
-        second._listener(GuestChange(ChangeKind.STARTED, run(second, "b")))
+        second.report(GuestChange(ChangeKind.STARTED, run(second, "b")))
         assert len(changes) == 1
 
     def test_if_all_are_awaited_no_guest_is_known(self, both, second):
