@@ -19,7 +19,7 @@ from pathlib import Path
 
 from compute_agent.agent import configured_controllers, configured_host
 from compute_agent.cmd.main import main
-from compute_agent.drivers import cgroup, factory, procfs
+from compute_agent.drivers import cgroup, procfs
 from compute_agent.host import kernel_files
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.model import cpuset
@@ -129,16 +129,14 @@ def have_all_cpus():
 def use_peers(folder):
     """Containers of fake engines: the paths of their groups are in files, and groups move their processes."""
 
-    class FileGroupsDriver(factory.ContainerDriver):
-        def __init__(self, *arguments, **options):
-            super().__init__(*arguments, group_path=read_path, **options)
+    real_path = procfs.cgroup_path
 
     def read_path(pid):
         with contextlib.suppress(FileNotFoundError):
             return (folder / "paths" / str(pid)).read_text()
-        return ""
+        return real_path(pid)
 
-    write = cgroup.GuestCgroup.write_io
+    write = cgroup.GuestCgroup.write_file
 
     def write_and_move(group, name, line):
         write(group, name, line)
@@ -147,8 +145,8 @@ def use_peers(folder):
                 os.sched_setaffinity(pid, cpuset.parse(line))
 
     cgroups.FILES.update(COUNTERS)
-    factory.ContainerDriver = FileGroupsDriver
-    cgroup.GuestCgroup.write_io = write_and_move
+    procfs.cgroup_path = read_path
+    cgroup.GuestCgroup.write_file = write_and_move
 
 
 if __name__ == "__main__":

@@ -21,18 +21,15 @@ from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import BlockIo
 
-SEPARATOR: Final = ","
-"""The separator between the names of drivers in a name that stands for several drivers."""
-
 
 def split_names(name: str) -> tuple[str, ...]:
     """Split a name that stands for one driver or several into single names; empty for an empty name."""
-    return tuple(name.split(SEPARATOR)) if name else ()
+    return tuple(name.split(",")) if name else ()
 
 
 def join_names(names: Iterable[str]) -> str:
     """Join names of drivers to one name that stands for all of them; a single name stays as it is."""
-    return SEPARATOR.join(names)
+    return ",".join(names)
 
 
 class ChangeKind(enum.StrEnum):
@@ -63,7 +60,7 @@ Listener = Callable[[GuestChange], None]
 
 
 class RunningGuests(Protocol):
-    """Lists guests of one kind, reports changes, stops guests; any thread is allowed to call its methods."""
+    """Lists guests of one kind, reports their changes, and stops guests."""
 
     name: str
 
@@ -89,10 +86,7 @@ class RunningGuests(Protocol):
         ...
 
     def listed_guests(self) -> Sequence[Guest]:
-        """The guests of all drivers that have listed their guests.
-
-        The list lacks the guests of all other drivers, so it is only for callers that can handle missing
-        guests.
+        """The guests of the drivers that have listed them, for callers that can handle missing guests.
 
         :raises DriverError: no driver has listed its guests yet.
         """
@@ -205,17 +199,13 @@ class CpuTuning(Protocol):
     """Sets and reads the CPU pinning of guests' threads, and the weight and limits of guests' CPU time."""
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The threads with other pins than ``settings`` demand: a dict from the thread id to its CPUs.
-
-        The CPUs are the ones that the kernel allows to the thread. The dict is empty if all threads are
-        pinned according to ``settings``.
-        """
+        """The CPUs that the kernel allows to threads with other pins than in ``settings``, by thread id."""
         ...
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
-        """The difference between ``settings`` and the guest's definition for its next start, as a text.
+        """The difference between ``settings`` and the guest's definition for its next start, for the log.
 
-        The text is for the log. It is empty if both agree, or if the guest has no definition.
+        The text is empty if both agree, or if the guest has no definition.
         """
         ...
 
@@ -241,9 +231,7 @@ class CpuTuning(Protocol):
         ...
 
     def emulator_affinity(self, guest: Guest) -> frozenset[int]:
-        """The CPUs that at least one of the threads that run no guest CPU may use.
-
-        Such a thread is the emulator's main thread.
+        """The CPUs that at least one thread without a guest CPU may use, such as the emulator's main thread.
 
         The result is empty if the driver cannot distinguish these threads from the threads of guest CPUs.
         """
@@ -270,24 +258,21 @@ class CpuTuning(Protocol):
 
         The function does not move a thread that ``restore_emulator`` would be unable to move back.
 
-        :param threads: the thread ids to move.
         :return: how many threads changed their CPUs.
         :raises DriverError: the pins cannot be set now.
         """
         ...
 
     def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
-        """The emulator threads with pins that differ from the definition for the next start, by thread id.
+        """The CPUs of the emulator threads with other pins than the definition has, by thread id.
 
         :param online: the online CPUs of the host.
-        :return: the CPUs that the kernel allows, by thread id.
         """
         ...
 
     def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
         """Undo ``move_emulator``: pin emulator threads again to the CPUs in the definition.
 
-        :param online: the online CPUs of the host.
         :return: how many threads changed their CPUs.
         :raises DriverError: the pins cannot be set now.
         """
@@ -485,7 +470,7 @@ class FlavorSource(Protocol):
         ...
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The flavor of a guest; an empty flavor if the guest's definition contains no flavor.
+        """The flavor of a guest; an empty flavor if its definition has none, or if another driver has it.
 
         :raises DriverError: the definition cannot be read.
         """
@@ -500,10 +485,7 @@ class FlavorSource(Protocol):
 
 
 class ExpectingDriver(Protocol):
-    """Finds the process of an announced guest before the guest's start is reported.
-
-    Any thread is allowed to call the methods.
-    """
+    """Finds the process of an announced guest before the guest's start is reported."""
 
     def expect_guest(self, description: str) -> Guest:
         """Register an announced guest, so that ``find_appeared`` looks for its process.
@@ -544,10 +526,10 @@ class LaunchSupport(Protocol):
 class GuestDriver(
     RunningGuests, GuestThreads, CpuTuning, MemoryTuning, BlockIoTuning, LaunchSupport, Protocol
 ):
-    """A driver for one kind of guests, such as domains.
+    """A driver for one kind of guests, such as domains; any thread is allowed to call its methods.
 
-    A driver implements all protocols of this module. Any thread is allowed to call the methods. A function
-    that needs only one protocol has a parameter of that type, so that its test can pass a small fake.
+    A function that needs only one protocol has a parameter of that type, so that its test can pass a small
+    fake.
     """
 
     def close(self) -> None:
@@ -570,14 +552,11 @@ class StartingDriver(GuestDriver, Protocol):
     ) -> Guest:
         """Start the process of a guest, and hold it before the first instruction of the guest's program.
 
-        :param settings: the settings of the guest, with defaults for settings that the request did not
-            contain.
-        :param command: the program and its arguments.
         :param cwd: the working folder of the program.
         :param environment: environment variables in addition to the variables that every guest gets. The
             agent's own environment is not inherited.
-        :param declared: the names of the settings that the request contained, including settings with their
-            default value.
+        :param declared: the names of the settings that the request contained. ``settings`` has defaults for
+            all others.
         :raises DriverError: the guest exists, or cannot be started or recorded.
         """
         ...

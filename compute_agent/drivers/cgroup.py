@@ -76,15 +76,6 @@ def quota_microseconds(cores: float) -> int:
     return max(round(cores * PERIOD), _MIN_QUOTA)
 
 
-def _quota_cores(quota: str, period: str) -> float | None:
-    """The quota in a ``cpu.max`` file, in cores; None if the file contains no limit ("max").
-
-    :param quota: the CPU time in each period, in microseconds, or "max".
-    :param period: the length of a period in microseconds.
-    """
-    return None if quota == "max" else int(quota) / int(period)
-
-
 def attainable_quota(cores: float | None) -> float | None:
     """A quota in cores, rounded to the kernel's microseconds, so that it equals the value read back."""
     return None if cores is None else quota_microseconds(cores) / PERIOD
@@ -297,12 +288,12 @@ class GuestCgroup:
 
     def memory_use(self) -> int | None:
         """The bytes of ``memory.current``, with page cache; None without the controller memory."""
-        text = self._read("memory.current")
+        text = self.read_file("memory.current")
         return None if text is None else int(text)
 
     def memory_limit(self, name: str) -> int | None:
         """The bytes in a file like ``memory.max``; :data:`UNLIMITED` for "max", None without the file."""
-        text = self._read(name)
+        text = self.read_file(name)
         if text is None:
             return None
         return UNLIMITED if text == "max" else int(text)
@@ -312,7 +303,7 @@ class GuestCgroup:
 
         If the number is at least :data:`UNLIMITED`, the function writes "max".
         """
-        self._write(name, "max" if amount >= UNLIMITED else str(amount))
+        self.write_file(name, "max" if amount >= UNLIMITED else str(amount))
 
     def oom_events(self) -> tuple[int, int] | None:
         """Counts since the group was made: how often it reached its memory limit, and its OOM kills.
@@ -332,56 +323,53 @@ class GuestCgroup:
         """Whether the kernel and the enabled controllers give the group a file of this name."""
         return os.path.exists(f"{self.path}/{name}")
 
-    def io_text(self, name: str) -> str | None:
+    def read_file(self, name: str) -> str | None:
         """The content of a file such as ``io.max``; None if the file does not exist."""
-        return self._read(name)
+        try:
+            return kernel_files.read_piece(f"{self.path}/{name}").decode(errors="replace").strip()
+        except FileNotFoundError:
+            return None
 
-    def write_io(self, name: str, line: str) -> None:
-        """Write a line with the values of one device to a file such as ``io.max``.
+    def write_file(self, name: str, line: str) -> None:
+        """Write a line to a file such as ``io.max``.
 
         :raises OSError: the kernel refuses the line.
         """
-        self._write(name, line)
+        (self.folder / name).write_text(f"{line}\n")
 
     def cpu_limits(self) -> CpuLimits | None:
         """Weight, quota, idleness and burst of the group; None if the group lacks the controller cpu."""
-        weight, maximum = self._read("cpu.weight"), self._read("cpu.max")
+        weight, maximum = self.read_file("cpu.weight"), self.read_file("cpu.max")
         if weight is None or maximum is None:
             return None
+        # Both numbers are in microseconds. A quota of "max" means no limit.
         quota, period = maximum.split()
+        cores = None if quota == "max" else int(quota) / int(period)
         # Older kernels lack these files; a missing file has the same meaning as 0.
-        idle, burst = self._read(IDLE) or "0", self._read(BURST) or "0"
-        return CpuLimits(int(weight), _quota_cores(quota, period), idle == "1", int(burst) / int(period))
+        idle, burst = self.read_file(IDLE) or "0", self.read_file(BURST) or "0"
+        return CpuLimits(int(weight), cores, idle == "1", int(burst) / int(period))
 
     def limit_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
         """Write those values of ``wanted`` that differ from ``has``, the result of ``cpu_limits``.
 
         :raises OSError: the kernel refuses a value.
         """
-        self.share_cpu(has, wanted)
+        if wanted.idle != has.idle:
+            self.write_file(IDLE, str(int(wanted.idle)))
         # The kernel refuses a weight for an idle group (EINVAL), and a group that is no longer idle starts
         # with weight 100. So the idle state is written before the weight.
         if not wanted.idle and wanted.weight not in (None, has.weight):
-            self._write("cpu.weight", str(wanted.weight))
+            self.write_file("cpu.weight", str(wanted.weight))
         burst = burst_microseconds(wanted)
         # The kernel refuses a burst above the quota. So a smaller burst is written before the quota, and a
         # larger burst after it.
         if burst < round(has.burst * PERIOD):
-            self._write(BURST, str(burst))
+            self.write_file(BURST, str(burst))
         if attainable_quota(wanted.quota) != has.quota:
             quota = "max" if wanted.quota is None else quota_microseconds(wanted.quota)
-            self._write("cpu.max", f"{quota} {PERIOD}")
+            self.write_file("cpu.max", f"{quota} {PERIOD}")
         if burst > round(has.burst * PERIOD):
-            self._write(BURST, str(burst))
-
-    def share_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
-        """Write ``cpu.idle`` if the value in ``wanted`` differs from that in ``has``."""
-        if wanted.idle != has.idle:
-            self._write(IDLE, str(int(wanted.idle)))
-
-    def save_burst(self, wanted: CpuLimits) -> None:
-        """Write ``cpu.max.burst``."""
-        self._write(BURST, str(burst_microseconds(wanted)))
+            self.write_file(BURST, str(burst))
 
     def remove(self) -> None:
         """Kill the processes left in the group (Linux 5.14) and remove it; a missing group is no error."""
@@ -400,23 +388,13 @@ class GuestCgroup:
         """
         self.folder.rmdir()
 
-    def _read(self, name: str) -> str | None:
-        """The content of a file of the group; None if the file does not exist."""
-        try:
-            return kernel_files.read_piece(f"{self.path}/{name}").decode(errors="replace").strip()
-        except FileNotFoundError:
-            return None
-
-    def _write(self, name: str, value: str) -> None:
-        (self.folder / name).write_text(f"{value}\n")
-
     def _read_numbers(self, name: str) -> frozenset[int] | None:
-        text = self._read(name)
+        text = self.read_file(name)
         return None if text is None else cpuset.parse(text)
 
     def _write_numbers(self, name: str, wanted: frozenset[int]) -> None:
         if self._read_numbers(name) not in (None, wanted):
-            self._write(name, cpuset.format(wanted))
+            self.write_file(name, cpuset.format(wanted))
 
     def _walk_tree(self, max_depth: int | None = None) -> Iterator[str]:
         """The folders of the group and of its subgroups, parents first.

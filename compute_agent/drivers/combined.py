@@ -16,35 +16,51 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import (
+    BlockIoTuning,
     ChangeKind,
-    CpuLimits,
-    CpuSettings,
+    CpuTuning,
     ExpectingDriver,
     FlavorSource,
     GuestChange,
     GuestDriver,
-    GuestFlavor,
+    GuestThreads,
     Listener,
-    MemoryLimits,
+    MemoryTuning,
     OomKill,
+    RunningGuests,
     StartingDriver,
     join_names,
 )
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
-from compute_agent.model.resource import BlockIo
 
 LOG = logging.getLogger(__name__)
 
 # The folder where systemd mounts the hierarchy of cgroup v2.
 _GROUPS: Final = Path("/sys/fs/cgroup")
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _pass_on(method: Method) -> Method:
+    """Return a method that calls the method of the same name of the guest's driver.
+
+    :param method: the method of a protocol. For the type checker, the result has the same signature.
+    """
+
+    @functools.wraps(method)
+    def call_driver(self: CombinedDriver, guest: Guest, *arguments: Any) -> Any:
+        return getattr(self._driver_of(guest), method.__name__)(guest, *arguments)
+
+    return cast(Method, call_driver)
 
 
 class CombinedDriver:
@@ -144,11 +160,9 @@ class CombinedDriver:
     def watch_guests(self, listener: Listener) -> None:
         """Call ``listener`` for each change that a driver reports of a guest that this object manages."""
         for place, driver in enumerate(self.drivers):
-            driver.watch_guests(_OwnChanges(self.drivers[:place], listener, self._groups).pass_on)
+            driver.watch_guests(functools.partial(self._pass_change, self.drivers[:place], listener))
 
-    def stop(self, guest: Guest, timeout: float) -> None:
-        """Stop the guest through its driver."""
-        self._driver_of(guest).stop(guest, timeout)
+    stop = _pass_on(RunningGuests.stop)
 
     def close(self) -> None:
         """Close all drivers, including the rest if one driver cannot be closed; guests continue to run."""
@@ -158,121 +172,40 @@ class CombinedDriver:
 
     # Threads
 
-    def process_ids(self, guest: Guest) -> Sequence[int]:
-        """See :meth:`compute_agent.drivers.base.GuestThreads.process_ids`."""
-        return self._driver_of(guest).process_ids(guest)
-
-    def usage_group(self, guest: Guest) -> str:
-        """See :meth:`compute_agent.drivers.base.GuestThreads.usage_group`."""
-        return self._driver_of(guest).usage_group(guest)
-
-    def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """See :meth:`compute_agent.drivers.base.GuestThreads.thread_ids`."""
-        return self._driver_of(guest).thread_ids(guest)
-
-    def recent_threads(self, guest: Guest) -> frozenset[int]:
-        """See :meth:`compute_agent.drivers.base.GuestThreads.recent_threads`."""
-        return self._driver_of(guest).recent_threads(guest)
-
-    def vcpu_threads(self, guest: Guest) -> frozenset[int]:
-        """See :meth:`compute_agent.drivers.base.GuestThreads.vcpu_threads`."""
-        return self._driver_of(guest).vcpu_threads(guest)
+    process_ids = _pass_on(GuestThreads.process_ids)
+    usage_group = _pass_on(GuestThreads.usage_group)
+    thread_ids = _pass_on(GuestThreads.thread_ids)
+    recent_threads = _pass_on(GuestThreads.recent_threads)
+    vcpu_threads = _pass_on(GuestThreads.vcpu_threads)
 
     # CPUs
 
-    def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """See :meth:`compute_agent.drivers.base.CpuTuning.misplaced_threads`."""
-        return self._driver_of(guest).misplaced_threads(guest, settings)
-
-    def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
-        """See :meth:`compute_agent.drivers.base.CpuTuning.definition_drift`."""
-        return self._driver_of(guest).definition_drift(guest, settings)
-
-    def observed_cpus(self, guest: Guest) -> frozenset[int]:
-        """See :meth:`compute_agent.drivers.base.CpuTuning.observed_cpus`."""
-        return self._driver_of(guest).observed_cpus(guest)
-
-    def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """See :meth:`compute_agent.drivers.base.CpuTuning.apply_cpu_settings`."""
-        return self._driver_of(guest).apply_cpu_settings(guest, settings)
-
-    def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """See :meth:`compute_agent.drivers.base.CpuTuning.vcpu_affinity`."""
-        return self._driver_of(guest).vcpu_affinity(guest)
-
-    def emulator_affinity(self, guest: Guest) -> frozenset[int]:
-        """See :meth:`compute_agent.drivers.base.CpuTuning.emulator_affinity`."""
-        return self._driver_of(guest).emulator_affinity(guest)
-
-    def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """See :meth:`compute_agent.drivers.base.CpuTuning.helper_affinity`."""
-        return self._driver_of(guest).helper_affinity(guest)
-
-    def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """See :meth:`compute_agent.drivers.base.CpuTuning.emulator_threads`."""
-        return self._driver_of(guest).emulator_threads(guest)
-
-    def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
-        """See :meth:`compute_agent.drivers.base.CpuTuning.move_emulator`."""
-        return self._driver_of(guest).move_emulator(guest, threads, cpus)
-
-    def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
-        """See :meth:`compute_agent.drivers.base.CpuTuning.moved_emulator`."""
-        return self._driver_of(guest).moved_emulator(guest, online)
-
-    def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
-        """See :meth:`compute_agent.drivers.base.CpuTuning.restore_emulator`."""
-        return self._driver_of(guest).restore_emulator(guest, online)
-
-    def stuck_helpers(self, guest: Guest) -> Sequence[str]:
-        """See :meth:`compute_agent.drivers.base.CpuTuning.stuck_helpers`."""
-        return self._driver_of(guest).stuck_helpers(guest)
-
-    def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """See :meth:`compute_agent.drivers.base.CpuTuning.cpu_limits`."""
-        return self._driver_of(guest).cpu_limits(guest, wanted)
-
-    def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """See :meth:`compute_agent.drivers.base.CpuTuning.missing_limits`."""
-        return self._driver_of(guest).missing_limits(guest, wanted)
-
-    def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
-        """See :meth:`compute_agent.drivers.base.CpuTuning.apply_cpu_limits`."""
-        return self._driver_of(guest).apply_cpu_limits(guest, wanted)
+    misplaced_threads = _pass_on(CpuTuning.misplaced_threads)
+    definition_drift = _pass_on(CpuTuning.definition_drift)
+    observed_cpus = _pass_on(CpuTuning.observed_cpus)
+    apply_cpu_settings = _pass_on(CpuTuning.apply_cpu_settings)
+    vcpu_affinity = _pass_on(CpuTuning.vcpu_affinity)
+    emulator_affinity = _pass_on(CpuTuning.emulator_affinity)
+    helper_affinity = _pass_on(CpuTuning.helper_affinity)
+    emulator_threads = _pass_on(CpuTuning.emulator_threads)
+    move_emulator = _pass_on(CpuTuning.move_emulator)
+    moved_emulator = _pass_on(CpuTuning.moved_emulator)
+    restore_emulator = _pass_on(CpuTuning.restore_emulator)
+    stuck_helpers = _pass_on(CpuTuning.stuck_helpers)
+    cpu_limits = _pass_on(CpuTuning.cpu_limits)
+    missing_limits = _pass_on(CpuTuning.missing_limits)
+    apply_cpu_limits = _pass_on(CpuTuning.apply_cpu_limits)
 
     # Memory
 
-    def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """See :meth:`compute_agent.drivers.base.MemoryTuning.memory_nodes`."""
-        return self._driver_of(guest).memory_nodes(guest, wanted)
-
-    def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
-        """See :meth:`compute_agent.drivers.base.MemoryTuning.bind_starting_memory`."""
-        return self._driver_of(guest).bind_starting_memory(guest, nodes)
-
-    def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
-        """See :meth:`compute_agent.drivers.base.MemoryTuning.bind_memory`."""
-        return self._driver_of(guest).bind_memory(guest, wanted)
-
-    def memory_use(self, guest: Guest) -> int | None:
-        """See :meth:`compute_agent.drivers.base.MemoryTuning.memory_use`."""
-        return self._driver_of(guest).memory_use(guest)
-
-    def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
-        """See :meth:`compute_agent.drivers.base.MemoryTuning.huge_page_use`."""
-        return self._driver_of(guest).huge_page_use(guest)
-
-    def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
-        """See :meth:`compute_agent.drivers.base.MemoryTuning.memory_limits`."""
-        return self._driver_of(guest).memory_limits(guest, wanted)
-
-    def memory_missing(self, guest: Guest, wanted: MemoryLimits) -> Sequence[str]:
-        """See :meth:`compute_agent.drivers.base.MemoryTuning.memory_missing`."""
-        return self._driver_of(guest).memory_missing(guest, wanted)
-
-    def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
-        """See :meth:`compute_agent.drivers.base.MemoryTuning.limit_memory`."""
-        return self._driver_of(guest).limit_memory(guest, wanted)
+    memory_nodes = _pass_on(MemoryTuning.memory_nodes)
+    bind_starting_memory = _pass_on(MemoryTuning.bind_starting_memory)
+    bind_memory = _pass_on(MemoryTuning.bind_memory)
+    memory_use = _pass_on(MemoryTuning.memory_use)
+    huge_page_use = _pass_on(MemoryTuning.huge_page_use)
+    memory_limits = _pass_on(MemoryTuning.memory_limits)
+    memory_missing = _pass_on(MemoryTuning.memory_missing)
+    limit_memory = _pass_on(MemoryTuning.limit_memory)
 
     def oom_kills(self) -> Sequence[OomKill]:
         """The OOM kills of the guests of all drivers since the last call."""
@@ -280,17 +213,9 @@ class CombinedDriver:
 
     # Block I/O
 
-    def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """See :meth:`compute_agent.drivers.base.BlockIoTuning.blockio_drift`."""
-        return self._driver_of(guest).blockio_drift(guest, wanted)
-
-    def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """See :meth:`compute_agent.drivers.base.BlockIoTuning.apply_blockio`."""
-        return self._driver_of(guest).apply_blockio(guest, wanted)
-
-    def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """See :meth:`compute_agent.drivers.base.BlockIoTuning.blockio_missing`."""
-        return self._driver_of(guest).blockio_missing(guest, wanted)
+    blockio_drift = _pass_on(BlockIoTuning.blockio_drift)
+    apply_blockio = _pass_on(BlockIoTuning.apply_blockio)
+    blockio_missing = _pass_on(BlockIoTuning.blockio_missing)
 
     # Launching
 
@@ -302,11 +227,9 @@ class CombinedDriver:
 
     @property
     def flavor_source(self) -> FlavorSource | None:
-        """The flavors of the first driver that has flavors; guests of other drivers have an empty flavor."""
-        for driver in self.drivers:
-            if (source := driver.flavor_source) is not None:
-                return _OwnFlavors(driver.name, source)
-        return None
+        """The flavors of the first driver that has flavors; None if no driver has flavors."""
+        found = (driver.flavor_source for driver in self.drivers)
+        return next((one for one in found if one is not None), None)
 
     @property
     def expecting_driver(self) -> ExpectingDriver | None:
@@ -329,7 +252,7 @@ class CombinedDriver:
         """
         kept: dict[str, Guest] = {}
         doubles: dict[str, str] = {}
-        sharing = _SharedGroups(functools.partial(procfs.group_folder, self._groups))
+        sharing = _SharedGroups(self._groups)
         everyone = [guest for guests in listed.values() for guest in guests]
         inner = _find_inner(everyone)
         for guest in everyone:
@@ -361,32 +284,23 @@ class CombinedDriver:
         self._doubles = doubles
         return list(kept.values())
 
-
-class _OwnChanges:
-    """Passes on the changes of one driver's guests, unless an earlier driver manages the guest."""
-
-    def __init__(self, earlier: Sequence[GuestDriver], listener: Listener, groups: Path) -> None:
-        self._earlier = earlier
-        self._listener = listener
-        self._groups = groups
-
-    def pass_on(self, change: GuestChange) -> None:
-        """Pass a change to the listener, unless an earlier driver has the guest.
+    def _pass_change(self, earlier: Sequence[GuestDriver], listener: Listener, change: GuestChange) -> None:
+        """Pass a change to the listener, unless one of the ``earlier`` drivers has the guest.
 
         The thread that calls this function perhaps holds a lock of its driver.
         """
         # The listener always gets the end of a guest, because the worker compares the pid.
-        if change.kind is ChangeKind.STOPPED or not self._is_taken(change.guest):
-            self._listener(change)
+        if change.kind is ChangeKind.STOPPED or not self._is_taken(change.guest, earlier):
+            listener(change)
 
-    def _is_taken(self, guest: Guest) -> bool:
-        earlier = [driver for driver in self._earlier if not driver.awaited_drivers]
-        others = [other for driver in earlier for other in driver.guests()]
+    def _is_taken(self, guest: Guest, earlier: Sequence[GuestDriver]) -> bool:
+        listed = [driver for driver in earlier if not driver.awaited_drivers]
+        others = [other for driver in listed for other in driver.guests()]
         if any(other.uuid == guest.uuid for other in others):
             return True
         if guest.cgroup in _find_inner([*others, guest]):
             return True
-        sharing = _SharedGroups(functools.partial(procfs.group_folder, self._groups))
+        sharing = _SharedGroups(self._groups)
         for other in others:
             sharing.add_guest(other)
         return sharing.find_other(guest) is not None
@@ -414,13 +328,9 @@ class _SharedGroups:
     every few seconds.
     """
 
-    def __init__(self, group_of: Callable[[int], str]) -> None:
-        """Begin without guests.
-
-        :param group_of: returns the folder of the control group of a process, see
-            :func:`compute_agent.drivers.procfs.group_folder`.
-        """
-        self._group_of = group_of
+    def __init__(self, groups: Path) -> None:
+        """:param groups: the root of all control groups."""
+        self._groups = groups
         self._with_group: dict[str, list[Guest]] = {}
         """The guests with a group of their own, by its folder."""
         self._unread: list[Guest] = []
@@ -442,12 +352,12 @@ class _SharedGroups:
             # Processes are read only on a host that has guests with a group and guests without a group.
             unread, self._unread = self._unread, []
             for other in unread:
-                for folder in _upper_folders(self._group_of(other.pid)):
+                for folder in _upper_folders(procfs.group_folder(self._groups, other.pid)):
                     self._running_below.setdefault(folder, []).append(other)
             for guests in (self._with_group, self._running_below):
                 found += guests.get(guest.cgroup, ())
         elif self._with_group:
-            for folder in _upper_folders(self._group_of(guest.pid)):
+            for folder in _upper_folders(procfs.group_folder(self._groups, guest.pid)):
                 found += self._with_group.get(folder, ())
         return next((other for other in found if other.driver != guest.driver), None)
 
@@ -457,24 +367,3 @@ def _upper_folders(folder: str) -> Iterator[str]:
     while folder:
         yield folder
         folder = folder.rpartition("/")[0]
-
-
-class _OwnFlavors:
-    """The flavors of one driver's guests, among guests of several drivers."""
-
-    def __init__(self, name: str, source: FlavorSource) -> None:
-        self._name = name
-        self._source = source
-
-    @property
-    def host_name(self) -> str:
-        """See :meth:`compute_agent.drivers.base.FlavorSource.host_name`."""
-        return self._source.host_name
-
-    def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The flavor of a guest; a guest of another driver has an empty flavor."""
-        return self._source.read_flavor(guest) if guest.driver == self._name else GuestFlavor()
-
-    def inactive_guests(self) -> frozenset[str]:
-        """See :meth:`compute_agent.drivers.base.FlavorSource.inactive_guests`."""
-        return self._source.inactive_guests()

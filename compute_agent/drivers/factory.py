@@ -36,7 +36,6 @@ from compute_agent.drivers.foreign.editor import HostFolders
 from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.processes.driver import ProcessDriver
-from compute_agent.drivers.systemd.bus import bus_opener
 from compute_agent.drivers.systemd.driver import SystemdDriver
 from compute_agent.files import LockedError, UnsafeFileError, check_folder, hold_lock, is_held, secure_folder
 from compute_agent.host import kernel_files
@@ -460,14 +459,14 @@ def _open_systemd(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, h
     records = ValueRecords(folder.with_name("units"), "unit", look_only)
     root = Path(conf.host.root)
     return SystemdDriver(
-        bus_opener(Path(conf.systemd.bus_socket)),
+        Path(conf.systemd.bus_socket),
         host,
         records,
         HostFolders(root, _groups_folder(conf), root / "run/systemd"),
         conf.guests.reconcile_interval,
         _lock_check(lock),
         look_only,
-        conf.systemd.guest_names,
+        guest_names=conf.systemd.guest_names,
     )
 
 

@@ -28,7 +28,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Final
 
 from compute_agent.drivers.base import UNLIMITED, MemoryLimits, OomKill
@@ -113,13 +112,9 @@ _UNTOUCHED: Final = {LOW: 0, MIN: 0, OOM_GROUP: 0}
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-def differing_limits(
-    group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits, noted: Collection[str]
-) -> dict[str, int]:
-    """The values (bytes or a score) to write, by file, so that the guest has the ``wanted`` limits.
+def differing_limits(group: GuestCgroup, wanted: MemoryLimits, noted: Collection[str]) -> dict[str, int]:
+    """The bytes to write, by file, so that the guest's group has the ``wanted`` limits.
 
-    :param group: the guest's own group; None if the guest has no own group.
-    :param pids: the processes of the guest.
     :param noted: the files that the agent has already written.
     """
     todo = {}
@@ -127,25 +122,21 @@ def differing_limits(
         untouched = _UNTOUCHED.get(name, UNLIMITED)
         # If the agent never wrote a file, and the file should have the kernel's default, any other value in
         # the file belongs to another program.
-        if group is None or amount is None or (amount == untouched and name not in noted):
+        if amount is None or (amount == untouched and name not in noted):
             continue
         has = group.memory_limit(name)
         if has is None or has == (amount if name == OOM_GROUP else attainable_amount(amount)):
             continue
         if name in noted or has == untouched:
             todo[name] = amount
-    score = wanted.oom_score_adj
-    # One process with another score is enough for a write, because processes inherit the score of their
-    # parent. A score other than the default 0 belongs to another program, unless ``noted`` says that the
-    # agent wrote it.
-    found = None if score is None else {oom_score_adj(pid) for pid in pids} - {None, score}
-    if score is not None and found and (OOM_SCORE in noted or found <= {0}):
-        todo[OOM_SCORE] = score
     return todo
 
 
-def present_limits(group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits) -> MemoryLimits:
-    """The present values of the limits that ``wanted`` sets; all other limits are None."""
+def present_limits(group: GuestCgroup | None, wanted: MemoryLimits, score: int | None) -> MemoryLimits:
+    """The present values of the limits that ``wanted`` sets; all other limits are None.
+
+    :param score: the present ``oom_score_adj``.
+    """
     has = {
         name: None if group is None or amount is None else group.memory_limit(name)
         for name, amount in _amounts_by_file(wanted).items()
@@ -154,12 +145,6 @@ def present_limits(group: GuestCgroup | None, pids: Iterable[int], wanted: Memor
     if wanted.huge_pages is not None:
         found = {size: has.get(f"{_pages_file(size)}.max") for size, _ in wanted.huge_pages}
         pages = tuple((size, amount) for size, amount in found.items() if amount is not None)
-    # Processes of one guest can have different scores. The lowest score that differs from the wanted score is
-    # returned.
-    scores = {score for pid in pids if (score := oom_score_adj(pid)) is not None}
-    others = scores - {wanted.oom_score_adj}
-    score = min(others or scores, default=None)
-    score = None if wanted.oom_score_adj is None else score
     kills_all = None if (value := has[OOM_GROUP]) is None else bool(value)
     return MemoryLimits(has[MAX], has[HIGH], has[LOW], score, pages, has[MIN], kills_all)
 
@@ -176,17 +161,31 @@ def oom_score_adj(pid: int) -> int | None:
 
 
 class OomScores:
-    """Writes ``oom_score_adj`` of guests, and remembers for which guests the kernel has refused it."""
+    """Compares and writes ``oom_score_adj`` of guests, and remembers the guests with a refused score."""
 
     def __init__(self) -> None:
         self._refused: set[str] = set()
 
-    def without_refused(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits:
-        """The ``wanted`` limits, without ``oom_score_adj`` if the kernel has refused it for this guest.
+    def compare_scores(
+        self, guest: Guest, pids: Iterable[int], wanted: int | None, is_own: bool
+    ) -> tuple[int | None, int | None]:
+        """The present score of a guest, and the score to write; None if no score is wanted or to be written.
 
-        Without this function, the agent would try the refused score again in each round.
+        Processes of one guest can have different scores. The present score is the lowest one that differs
+        from ``wanted``.
+
+        :param is_own: whether the agent has set the score. Otherwise a score other than the default 0 belongs
+            to another program.
         """
-        return replace(wanted, oom_score_adj=None) if guest.uuid in self._refused else wanted
+        # A refused score would be tried again in each round.
+        if wanted is None or guest.uuid in self._refused:
+            return None, None
+        scores = {score for pid in pids if (score := oom_score_adj(pid)) is not None}
+        others = scores - {wanted}
+        # One process with another score is enough for a write, because processes inherit the score of their
+        # parent.
+        goal = wanted if others and (is_own or others <= {0}) else None
+        return min(others or scores, default=None), goal
 
     def write(self, guest: Guest, pids: Iterable[int], score: int) -> None:
         """Write the score to all processes of a guest.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from compute_agent.drivers.base import Listener
+from compute_agent.drivers.base import ChangeKind, GuestChange, Listener
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 
@@ -94,6 +94,21 @@ class GuestPeer(Protocol):
         ...
 
 
+def list_changes(before: Guest | None, now: Guest | None, same: bool, is_later: bool) -> list[GuestChange]:
+    """The changes to report after a subject was read again.
+
+    :param before: the guest as it was known, or None.
+    :param now: the guest as it is now, or None.
+    :param same: whether both are the same run.
+    :param is_later: whether the guest, if it was not known, has started since the driver began.
+    """
+    found = [] if before is None or same else [GuestChange(ChangeKind.STOPPED, before)]
+    if now is not None and before != now:
+        new = ChangeKind.STARTED if before is not None or is_later else ChangeKind.FOUND
+        found.append(GuestChange(ChangeKind.CHANGED if same else new, now))
+    return found
+
+
 class PeerDriver(abc.ABC):
     """The part of a driver that follows the guests of a peer.
 
@@ -164,6 +179,11 @@ class PeerDriver(abc.ABC):
         """Call ``listener`` for each later start, end and change of settings of a guest."""
         self._listener = listener
 
+    @property
+    def starting_driver(self) -> None:
+        """Always None: the peer starts guests."""
+        return
+
     def close(self) -> None:
         """Disconnect. Guests run on."""
         # The event is set before the thread is woken, which then checks it.
@@ -203,6 +223,10 @@ class PeerDriver(abc.ABC):
 
     def _close_peer(self) -> None:
         self._peer.close()
+
+    def _report_change(self, change: GuestChange) -> None:
+        if self._listener is not None:
+            self._listener(change)
 
     def _follow_peer(self) -> None:
         """Connect to the peer, and follow its guests until the driver is closed."""

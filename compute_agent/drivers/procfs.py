@@ -122,6 +122,12 @@ def identify_recent(pid: int) -> ProcessIdentity | None:
     return read_shared(pid, identify_process, pid)
 
 
+def oldest_process(pids: Iterable[int]) -> ProcessIdentity | None:
+    """The process that started first among these pids; None if no process with these pids runs."""
+    alive = (identity for pid in pids if (identity := identify_process(pid)) is not None)
+    return min(alive, key=lambda identity: (identity.start_time, identity.pid), default=None)
+
+
 def is_alive(identity: ProcessIdentity) -> bool:
     """Whether the process with this identity still runs; a later process with the same pid does not count."""
     return identify_process(identity.pid) == identity
@@ -254,6 +260,12 @@ def thread_affinity(tid: int) -> frozenset[int] | None:
         return None
 
 
+def thread_affinities(tids: Iterable[int]) -> dict[int, frozenset[int]]:
+    """The CPUs on which the kernel allows threads to run, by thread id, without threads that are gone."""
+    found = {tid: thread_affinity(tid) for tid in tids}
+    return {tid: cpus for tid, cpus in found.items() if cpus is not None}
+
+
 def pin_threads(pid: int, cpus: frozenset[int]) -> int:
     """Pin all threads of a process to ``cpus``, and repeat this until no new thread appears.
 
@@ -283,8 +295,7 @@ def pin_threads(pid: int, cpus: frozenset[int]) -> int:
 
 def misplaced_threads(threads: Iterable[int], cpus: frozenset[int]) -> dict[int, frozenset[int]]:
     """The present CPUs of the threads with another affinity than ``cpus``, by thread id."""
-    found = {tid: thread_affinity(tid) for tid in threads}
-    return {tid: has for tid, has in found.items() if has is not None and has != cpus}
+    return {tid: has for tid, has in thread_affinities(threads).items() if has != cpus}
 
 
 def descendants_of(pid: int) -> list[int]:

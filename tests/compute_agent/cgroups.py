@@ -49,7 +49,7 @@ class FakeCgroups:
         self.members = {}
         """Folder by process id."""
         self.make_files(folder)
-        for name in ("add", "process_ids", "remove", "remove_empty", "_write"):
+        for name in ("add", "process_ids", "remove", "remove_empty", "write_file"):
             monkeypatch.setattr(cgroup.GuestCgroup, name, self._method(name))
         make = cgroup.CgroupRoot.make_group
         monkeypatch.setattr(
@@ -97,7 +97,7 @@ class FakeCgroups:
         assert self._process_ids(group) == []
         shutil.rmtree(group.folder)
 
-    def _write(self, group, name, value):
+    def _write_file(self, group, name, value):
         match name:
             case "cpu.weight":
                 is_idle = group.has_file("cpu.idle") and (group.folder / "cpu.idle").read_text() == "1\n"

@@ -258,8 +258,12 @@ class FakeDriver:
     def end(self, guest):
         """End a guest, as if it had ended by itself."""
         del self.running[guest.uuid], self.affinities[guest.uuid]
+        self.report(GuestChange(ChangeKind.STOPPED, guest))
+
+    def report(self, change):
+        """Report a change, as drivers do from their threads."""
         if self._listener is not None:
-            self._listener(GuestChange(ChangeKind.STOPPED, guest))
+            self._listener(change)
 
     def succeed(self, guest_uuid):
         """End the main process of a guest; another process of the guest becomes the main process."""

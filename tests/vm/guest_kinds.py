@@ -114,7 +114,7 @@ samplers.GuestReader.read_guests = read_round
 from compute_agent.drivers.containers import engine
 engine.CALL_SECONDS = 60.0
 from compute_agent.drivers.systemd import bus
-bus.bus_opener.__defaults__ = (60.0,)
+bus.CALL_SECONDS = 60.0
 import compute_agent.agent.assembly, compute_agent.cmd.release, compute_agent.cmd.run, libvirt
 from compute_agent.cmd.main import main
 for line in sys.stdin:

@@ -17,7 +17,7 @@ import pytest
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings
-from compute_agent.drivers.libvirt.helpers import HelperFinder, HelperPins
+from compute_agent.drivers.libvirt.helpers import HelperPins
 from compute_agent.drivers.libvirt.qemu import QemuProcess
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
 from compute_agent.isolation.decision import HeldCpus, IsolationDemand
@@ -97,7 +97,7 @@ class Domain:
         self.known = RunningDomain(
             guest, QemuProcess(identity, "qemu-system-x86"), "", definition, SimpleNamespace(), number="1"
         )
-        self.pins = HelperPins(HelperFinder(self.state, clock=lambda: time.monotonic() * 1000))
+        self.pins = HelperPins(self.state, clock=lambda: time.monotonic() * 1000)
 
     def join(self, pid):
         """Put a process into the group of the main thread, as libvirt does."""

@@ -15,7 +15,6 @@ import pytest
 
 from compute_agent.drivers.base import UNLIMITED, ChangeKind, CpuLimits, CpuSettings, MemoryLimits
 from compute_agent.drivers.foreign.records import ValueRecords
-from compute_agent.drivers.systemd.bus import bus_opener
 from compute_agent.drivers.systemd.driver import SystemdDriver
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import BlockIo, DeviceRates
@@ -129,7 +128,7 @@ def open_driver(tmp_path):
     opened = []
 
     def open_driver():
-        driver: Any = SystemdDriver(bus_opener(BUS), "host", ValueRecords(tmp_path / "records", "unit"))
+        driver: Any = SystemdDriver(BUS, "host", ValueRecords(tmp_path / "records", "unit"))
         driver.changes = queue.Queue()
         driver.watch_guests(driver.changes.put)
         opened.append(driver)
@@ -380,9 +379,7 @@ def test_a_slice_is_a_guest_with_all_its_units(slice, service, open_driver, tmp_
 def test_units_of_the_host_are_excluded_guests(service, tmp_path):
     service()
     names = ["-.slice", "system.slice", "init.scope"]
-    driver = SystemdDriver(
-        bus_opener(BUS), "host", ValueRecords(tmp_path / "records", "unit"), guest_names=names
-    )
+    driver = SystemdDriver(BUS, "host", ValueRecords(tmp_path / "records", "unit"), guest_names=names)
     with contextlib.closing(driver):
         assert [guest.name for guest in driver.guests()] == [DB]
         assert len(driver.excluded_guests()) == 3

@@ -1,13 +1,7 @@
-"""The driver of guests that are containers of Podman or Docker.
+"""The driver of guests that are containers of Podman or Docker, and the editor of their control groups.
 
-The engine starts and stops containers as usual; the agent starts none. A container becomes a guest by the
-label ``compute-agent.guest=true``, or by a name that matches the option ``guest_names`` of the agent. The
-agent writes CPUs, memory nodes, weights and limits to the control group of the container, without help of the
-engine.
-
-The control group of a container exists only during one run of the container. So the agent has nothing to
-restore after the end of a run. The control group of a pod outlives its runs, so the old values are restored
-when the pod stops.
+The agent writes CPUs, memory nodes, weights and limits to the control group of a container or pod, without
+help of the engine.
 """
 
 from __future__ import annotations
@@ -25,7 +19,7 @@ from compute_agent.drivers.containers.container_state import PodRun, own_group, 
 from compute_agent.drivers.containers.engine import CALL_SECONDS, ContainerEngine
 from compute_agent.drivers.containers.table import CONTAINER, POD, ContainerTable, run_of
 from compute_agent.drivers.foreign.driver import KILL_SECONDS, ForeignDriver
-from compute_agent.drivers.foreign.editor import GoalChoice, HostFolders, ValueEditor, read_texts
+from compute_agent.drivers.foreign.editor import HostFolders, ValueEditor, read_texts
 from compute_agent.drivers.foreign.kernel_values import FILES, Texts, file_writes, read_values
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
 from compute_agent.drivers.foreign.values import (
@@ -40,6 +34,7 @@ from compute_agent.drivers.foreign.values import (
     RATES,
     USUAL_NAMES,
     DeviceLimits,
+    GoalChoice,
     Values,
 )
 from compute_agent.model.guest import Guest
@@ -54,16 +49,6 @@ class ContainerEditor(ValueEditor):
     """Compares and writes the files of containers' groups. Any thread is allowed to call the methods."""
 
     subject = "container"
-
-    def __init__(
-        self,
-        records: ValueRecords,
-        folders: HostFolders,
-        group_path: Callable[[int], str] = procfs.cgroup_path,
-    ) -> None:
-        """:param group_path: returns the path of the control group of a process."""
-        super().__init__(records, folders)
-        self._group_path = group_path
 
     def _run_of(self, guest: Guest) -> str:
         main = procfs.identify_recent(guest.pid)
@@ -93,7 +78,7 @@ class ContainerEditor(ValueEditor):
         else:
             # The identity is checked, because a process with the pid of the former main process may belong to
             # another container.
-            found = own_group(self._group_path(run.main.pid), run.key)
+            found = own_group(procfs.cgroup_path(run.main.pid), run.key)
             group = found if procfs.is_alive(run.main) else ""
         if group:
             cgroup = GuestCgroup(self._folders.groups / group.strip("/"))
@@ -115,7 +100,7 @@ class ContainerEditor(ValueEditor):
         try:
             for file, text in file_writes(writes, read_texts(group, USUAL_NAMES | writes.keys()), whole):
                 try:
-                    group.write_io(file, text)
+                    group.write_file(file, text)
                 except OSError as error:
                     # The group has ended with its container. A device that has gone is another reason for
                     # ENODEV, after which the values of other devices still have to be written.
@@ -155,7 +140,6 @@ class ContainerDriver(ForeignDriver):
         look_interval: float = 10.0,
         lock: Callable[[], None] = lambda: None,
         look_only: bool = False,
-        group_path: Callable[[int], str] = procfs.cgroup_path,
         seconds: float = CALL_SECONDS,
         guest_names: Collection[str] = (),
         whole_pods: bool = False,
@@ -166,7 +150,6 @@ class ContainerDriver(ForeignDriver):
         :param socket_path: the UNIX socket of the engine.
         :param host: the name of the host's resource provider.
         :param records: the values that containers had before the agent changed them.
-        :param group_path: returns the path of the control group of a process.
         :param seconds: the time limit of each call to the engine.
         :param guest_names: patterns for names; a container with a matching name is a guest even without the
             label.
@@ -184,11 +167,10 @@ class ContainerDriver(ForeignDriver):
             self._folders.groups,
             self._report_change,
             records,
-            group_path,
             guest_names,
             whole_pods,
         )
-        self._editor = ContainerEditor(records, self._folders, group_path)
+        self._editor = ContainerEditor(records, self._folders)
         self._await_look(start_thread(CONTAINERS_THREAD, self._follow_peer))
 
     def subject_key(self, guest: Guest) -> str:
@@ -270,7 +252,7 @@ class ContainerDriver(ForeignDriver):
         return POD in guest.details
 
     def _group_of(self, guest: Guest) -> GuestCgroup:
-        return self._table.find_recent(guest).running.own_group
+        return self._table.find_recent(guest).own_group
 
     def _limit_choice(self, guest: Guest, wanted: CpuLimits) -> GoalChoice:
         if wanted.quota is not None and not self._group_of(guest).has_file(FILES[QUOTA]):

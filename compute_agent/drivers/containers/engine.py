@@ -89,7 +89,7 @@ class EventStream:
         self.reason = ""
         """The reason for the end of the stream; empty while it is open."""
         self._socket = self._request_events()
-        self._thread = start_thread(EVENTS_THREAD, self._run)
+        start_thread(EVENTS_THREAD, self._run)
 
     @property
     def is_open(self) -> bool:
@@ -244,7 +244,7 @@ class ContainerEngine:
         :raises DriverError: the engine does not answer, or another user runs it.
         """
         self.close()
-        found = self._ask_json("GET", "/version", whole_path=True)
+        found = self._ask_json("/version", whole_path=True)
         version = found.get("ApiVersion") if isinstance(found, dict) else None
         if not isinstance(version, str) or not _VERSION.match(version):
             raise DriverError(f"{self._name} at {self._path} does not tell the version of its API")
@@ -281,7 +281,7 @@ class ContainerEngine:
             # Docker lists paused containers by itself. Podman knows no filter for those that are stopping.
             filters["status"] = ["running", "paused"]
         try:
-            found = self._ask_object(f"/containers/json?{urlencode({'filters': json.dumps(filters)})}")
+            found = self._ask_json(f"/containers/json?{urlencode({'filters': json.dumps(filters)})}")
         except EngineError as error:
             if error.failure is None:
                 raise
@@ -303,7 +303,7 @@ class ContainerEngine:
 
         :raises ValueError: the answer about this container cannot be used.
         """
-        found = self._ask_object(f"{self._own_path}/containers/{key}/json")
+        found = self._ask_json(f"{self._own_path}/containers/{key}/json")
         return None if found is None else parse_container(found)
 
     def read_pod(self, key: str) -> PodState | None:
@@ -311,13 +311,13 @@ class ContainerEngine:
 
         :raises ValueError: the answer about this pod cannot be used.
         """
-        found = self._ask_object(f"{self._own_path}/pods/{key}/json")
+        found = self._ask_json(f"{self._own_path}/pods/{key}/json")
         return None if found is None else parse_pod(found)
 
     def read_image_labels(self, image: str) -> Mapping[str, str] | None:
         """The labels of an image; None if no image has this id, or its labels cannot be used."""
         if image not in self._image_labels:
-            found = self._ask_object(f"/images/{image}/json")
+            found = self._ask_json(f"/images/{image}/json")
             if found is None:
                 return None
             try:
@@ -438,9 +438,16 @@ class ContainerEngine:
         except (OSError, http.client.HTTPException):
             return False
 
-    def _ask_json(self, method: str, path: str, whole_path: bool = False, of_object: bool = False) -> Any:
-        """The parsed answer; None if there is no such object."""
-        answer = self._send_request(method, path, self._seconds, whole_path, of_object)
+    def _ask_json(self, path: str, whole_path: bool = False) -> Any:
+        """The parsed answer about containers, a pod, an image or the engine; None if there is no such object.
+
+        If the engine gives no answer about one object, the connection stays open, and the other guests stay
+        managed.
+
+        :param whole_path: whether the path is complete, and the call is about the engine itself.
+        :raises EngineError: the answer about this object cannot be used.
+        """
+        answer = self._send_request("GET", path, self._seconds, whole_path, of_object=not whole_path)
         if answer.status == _NOT_FOUND:
             return None
         try:
@@ -449,16 +456,6 @@ class ContainerEngine:
             raise EngineError(
                 f"{self._name} gives an unexpected answer: {printable_text(str(error))}"
             ) from error
-
-    def _ask_object(self, path: str) -> Any:
-        """The parsed answer about containers, a pod or an image; None if there is no such object.
-
-        If the engine gives no answer about one object, the connection stays open, and the other guests stay
-        managed.
-
-        :raises EngineError: the answer about this object cannot be used.
-        """
-        return self._ask_json("GET", path, of_object=True)
 
     def _away_error(self, error: Exception) -> DriverError:
         return DriverError(f"{self._name} at {self._path} does not answer: {error}")

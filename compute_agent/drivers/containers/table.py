@@ -39,7 +39,6 @@ from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
 from compute_agent.drivers.foreign.table import (
     GuestEntry,
     GuestTable,
-    RunningGroup,
     SubjectFinding,
     UnfitSubjectError,
     group_members,
@@ -76,13 +75,11 @@ class ContainerTable(GuestTable):
         groups: Path,
         report: Callable[[GuestChange], None],
         records: ValueRecords,
-        group_path: Callable[[int], str] = procfs.cgroup_path,
         guest_names: Collection[str] = (),
         whole_pods: bool = False,
     ) -> None:
         """Begin without guests.
 
-        :param group_path: returns the path of the control group of a process.
         :param guest_names: patterns for names; a container with a matching name is a guest even without the
             label.
         :param whole_pods: whether a pod can be one guest.
@@ -92,7 +89,6 @@ class ContainerTable(GuestTable):
         self._whole_pods = whole_pods
         self._engine = engine
         self._records = records
-        self._group_path = group_path
         # Only the thread of the table changes these attributes.
         self._members: dict[str, dict[str, str]] = {}
         """The running containers of each pod, by the id of the pod and of the container. The text is the name
@@ -112,7 +108,7 @@ class ContainerTable(GuestTable):
             entry = self._by_uuid.get(record.guest_uuid)
         if entry is None or not entry.was_alive:
             return False
-        return record.run == str(run_of(entry.guest, entry.running.main, self._groups))
+        return record.run == str(run_of(entry.guest, entry.main, self._groups))
 
     def may_return(self, key: str, guest_uuid: str) -> bool:
         """Whether the container exists, and its next run would have this uuid if the name stays the same."""
@@ -164,7 +160,7 @@ class ContainerTable(GuestTable):
     def _is_inside(self, container: ContainerState) -> bool | None:
         """Whether a container is in the group of its pod; None if it does not run."""
         # The path is empty if the process has ended, and the engine has not noticed its end yet.
-        path = self._group_path(container.pid) if container.pid else ""
+        path = procfs.cgroup_path(container.pid) if container.pid else ""
         return bool(own_group(path, container.pod)) if path else None
 
     def _find_outsiders(self, pod: ContainerState) -> list[str]:
@@ -330,7 +326,7 @@ class ContainerTable(GuestTable):
         self, container: ContainerState, guest_uuid: str, settings: DeclaredSettings
     ) -> SubjectFinding:
         main = procfs.identify_process(container.pid)
-        path = self._group_path(container.pid)
+        path = procfs.cgroup_path(container.pid)
         # The process has ended since the engine answered.
         if main is None or procfs.identify_process(container.pid) != main:
             return SubjectFinding()
@@ -366,7 +362,7 @@ class ContainerTable(GuestTable):
             declared_by=SettingSource.LABEL,
             declared_problems=problems,
         )
-        return SubjectFinding(GuestEntry(guest, RunningGroup(main, folder), settings.memory_mb), guest_uuid)
+        return SubjectFinding(GuestEntry(guest, main, settings.memory_mb), guest_uuid)
 
     def _refuse_shared_group(self, key: str, folder: Path) -> None:
         """Refuse a group that contains another guest's group, or is below another guest's group.
@@ -376,7 +372,7 @@ class ContainerTable(GuestTable):
         with self._lock:
             others = [entry for other, entry in self._entries.items() if other != key]
         for entry in others:
-            other = entry.running.folder
+            other = entry.own_group.folder
             if (folder.is_relative_to(other) or other.is_relative_to(folder)) and entry.is_alive:
                 raise UnfitSubjectError(
                     f"its control group and that of guest {entry.guest.name} contain the same processes:"
@@ -390,7 +386,7 @@ class ContainerTable(GuestTable):
         """
         with self._lock:
             entry = self._entries.get(run.key)
-        if entry is not None and entry.running.main == run.main:
+        if entry is not None and entry.main == run.main:
             return entry.guest.uuid
         return self._records.uuid_of_run(str(run))
 

@@ -14,7 +14,6 @@ import queue
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,32 +31,17 @@ from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.foreign import values
 from compute_agent.drivers.foreign.declared import MAX_MEMORY_MB
 from compute_agent.drivers.foreign.editor import (
-    GoalChoice,
     HostFolders,
     ValueComparison,
     ValueEditor,
-    WholeSets,
 )
 from compute_agent.drivers.foreign.table import GuestEntry, GuestTable
 from compute_agent.drivers.foreign.values import (
-    BURST,
     CPUS,
     INFINITY,
-    IO_WEIGHT,
-    LATENCY,
-    MEMORY_HIGH,
-    MEMORY_LOW,
     MEMORY_MAX,
-    MEMORY_MIN,
     NODES,
-    OOM_GROUP,
-    PAGE_LIMITS,
-    PAGE_NAMES,
-    QUOTA,
-    RATES,
-    WEIGHT,
-    Values,
-    own_value,
+    GoalChoice,
 )
 from compute_agent.drivers.memory_limits import OomScores, OomWatch
 from compute_agent.drivers.peer import LookBudget, PeerDriver, PeerHint
@@ -148,7 +132,7 @@ class ForeignDriver(PeerDriver, UndividedThreads):
     def oom_kills(self) -> Sequence[OomKill]:
         """The OOM kills of running guests that have happened since the last call."""
         for entry in self._table.all_entries():
-            self._oom.look_at_group(entry.guest, entry.running.own_group)
+            self._oom.look_at_group(entry.guest, entry.own_group)
         return self._oom.take_news()
 
     def stop(self, guest: Guest, timeout: float) -> None:
@@ -188,18 +172,6 @@ class ForeignDriver(PeerDriver, UndividedThreads):
         """Ask the peer to send SIGKILL to the processes of a guest."""
 
     @abc.abstractmethod
-    def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """See :meth:`compute_agent.drivers.base.CpuTuning.missing_limits`."""
-
-    @abc.abstractmethod
-    def memory_missing(self, guest: Guest, wanted: MemoryLimits) -> Sequence[str]:
-        """See :meth:`compute_agent.drivers.base.MemoryTuning.memory_missing`."""
-
-    @abc.abstractmethod
-    def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """See :meth:`compute_agent.drivers.base.BlockIoTuning.blockio_missing`."""
-
-    @abc.abstractmethod
     def _can_idle(self, guest: Guest) -> bool:
         """Whether the guest can be idle (``cpu.idle``): it gets only CPU time that no group wants."""
 
@@ -213,12 +185,8 @@ class ForeignDriver(PeerDriver, UndividedThreads):
         """
         if declared := self._table.find_living(guest).memory_mb:
             return declared
-
-        def choose_limit(present: Values, noted: Values) -> Values:
-            return {MEMORY_MAX: own_value(MEMORY_MAX, present, noted)}
-
-        choice = GoalChoice(frozenset({MEMORY_MAX}), choose_limit)
-        limit = self._compare_guest(guest, choice).goals.get(MEMORY_MAX, INFINITY)
+        found = self._compare_guest(guest, GoalChoice(frozenset({MEMORY_MAX}), values.own_limit))
+        limit = found.goals.get(MEMORY_MAX, INFINITY)
         assert isinstance(limit, int)
         return 0 if limit >= UNLIMITED else min(-(-limit // _MIB), MAX_MEMORY_MB)
 
@@ -237,18 +205,11 @@ class ForeignDriver(PeerDriver, UndividedThreads):
             raise DriverError(reason)
         return self._table.is_other(key, guest_uuid) or not self._table.may_return(key, guest_uuid)
 
-    # Abilities of the driver
-
-    @property
-    def starting_driver(self) -> None:
-        """Always None: the peer starts guests."""
-        return
-
     # Threads
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
         """The pids of the guest, the main process first."""
-        members = self._table.find_recent(guest).running.own_group.process_ids()
+        members = self._table.find_recent(guest).own_group.process_ids()
         return [guest.pid, *(pid for pid in members if pid != guest.pid)]
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
@@ -275,13 +236,11 @@ class ForeignDriver(PeerDriver, UndividedThreads):
         group has other CPUs, the guest's main thread counts as misplaced.
         """
         wanted = undivided_cpus(settings)
-        found = self._compare_guest(guest, _cpu_choice(wanted, self._folders.recent_sets))
+        found = self._compare_guest(guest, values.cpu_choice(wanted, self._folders.recent_sets[CPUS]))
         goal = found.goals.get(CPUS, frozenset())
         allowed = goal if isinstance(goal, frozenset) and goal else wanted
-        affinities = {tid: procfs.thread_affinity(tid) for tid in self.recent_threads(guest)}
-        misplaced = {
-            tid: cpus for tid, cpus in affinities.items() if cpus is not None and not cpus <= allowed
-        }
+        affinities = procfs.thread_affinities(self.recent_threads(guest))
+        misplaced = {tid: cpus for tid, cpus in affinities.items() if not cpus <= allowed}
         if found.differing and not misplaced:
             misplaced = {guest.pid: self.observed_cpus(guest)}
         return misplaced
@@ -293,13 +252,11 @@ class ForeignDriver(PeerDriver, UndividedThreads):
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs that the main thread of the guest may use, or that of another process if it has ended."""
-        cpus = procfs.thread_affinity(self._table.find_recent(guest).running.main.pid)
-        if cpus is None:
-            found = map(procfs.thread_affinity, self.process_ids(guest))
-            cpus = next((one for one in found if one is not None), None)
-        if cpus is None:
+        main = self._table.find_recent(guest).main.pid
+        found = procfs.thread_affinities([main]) or procfs.thread_affinities(self.process_ids(guest))
+        if not found:
             raise GuestGoneError(f"guest {guest} has ended")
-        return cpus
+        return next(iter(found.values()))
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Set the CPUs of the group, and read them back.
@@ -312,7 +269,7 @@ class ForeignDriver(PeerDriver, UndividedThreads):
         before = self.misplaced_threads(guest, settings)
         if not before:
             return 0
-        self._apply(guest, _cpu_choice(wanted, self._folders.whole_sets))
+        self._apply(guest, values.cpu_choice(wanted, self._folders.whole_sets[CPUS]))
         if misplaced := self.misplaced_threads(guest, settings):
             raise DriverError(f"guest {guest}: the kernel did not accept the CPUs of {sorted(misplaced)}")
         return len(before)
@@ -333,7 +290,7 @@ class ForeignDriver(PeerDriver, UndividedThreads):
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
         """The NUMA nodes of the guest if they differ from ``wanted``, otherwise None."""
-        found = self._compare_guest(guest, _node_choice(wanted, self._folders.recent_sets))
+        found = self._compare_guest(guest, values.node_choice(wanted, self._folders.recent_sets[NODES]))
         nodes = found.present[NODES]
         return nodes if found.differing and isinstance(nodes, frozenset) else None
 
@@ -342,40 +299,40 @@ class ForeignDriver(PeerDriver, UndividedThreads):
 
         The kernel then moves the memory.
         """
-        return self._apply(guest, _node_choice(wanted, self._folders.whole_sets))
+        return self._apply(guest, values.node_choice(wanted, self._folders.whole_sets[NODES]))
 
     def memory_use(self, guest: Guest) -> int | None:
         """The bytes of memory that the guest uses, including page cache.
 
         The result is None if the group does not have the controller memory.
         """
-        return self._table.find_recent(guest).running.own_group.memory_use()
+        return self._table.find_recent(guest).own_group.memory_use()
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
         """The bytes in huge pages that the guest uses, by page size in KiB."""
-        return memory_limits.huge_page_use(self._table.find_recent(guest).running.own_group)
+        return memory_limits.huge_page_use(self._table.find_recent(guest).own_group)
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The memory limits of the guest if they differ from ``wanted``, otherwise None."""
         found = self._compare_guest(guest, self._memory_choice(guest, wanted))
-        score = self._differing_score(guest, wanted)
-        if not found.differing and score is None:
+        present, goal = self._compare_scores(guest, wanted)
+        if not found.differing and goal is None:
             return None
-        return values.present_memory(found.present, wanted, score)
+        return values.present_memory(found.present, wanted, None if goal is None else present)
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
         """Set the memory limits that differ from ``wanted``, and read them back."""
         changed = self._apply(guest, self._memory_choice(guest, wanted))
-        if self._differing_score(guest, wanted) is None or wanted.oom_score_adj is None:
+        _, score = self._compare_scores(guest, wanted)
+        if score is None:
             return changed
-        score = wanted.oom_score_adj
         # The first score is noted before it is written: after a crash between the two, the next agent still
         # knows the score as its own. When a later score replaces it, the former score stays noted until each
         # process has the new score.
         if not self._editor.record_of(guest).scored:
             self._editor.note_score(guest, score)
         try:
-            self._scores.write(guest, self._scored_processes(guest, score), score)
+            self._scores.write(guest, self._scored_processes(guest, wanted), score)
         except OSError as error:
             raise DriverError(f"the oom_score_adj of guest {guest} cannot be set: {error}") from error
         self._editor.note_score(guest, score or None)
@@ -426,52 +383,26 @@ class ForeignDriver(PeerDriver, UndividedThreads):
 
     def _limit_choice(self, guest: Guest, wanted: CpuLimits) -> GoalChoice:
         possible = replace(wanted, idle=wanted.idle and self._can_idle(guest))
-        # Few guests have a burst, and its file is read for these only.
-        burst = {BURST} if wanted.burst or BURST in self._editor.record_of(guest).values else set[str]()
-        return GoalChoice(frozenset({WEIGHT, QUOTA} | burst), partial(values.limit_goals, possible))
+        return values.limit_choice(possible, self._editor.record_of(guest).values.keys())
 
     def _memory_choice(self, guest: Guest, wanted: MemoryLimits) -> GoalChoice:
-        names = {MEMORY_MAX, MEMORY_HIGH, MEMORY_LOW, MEMORY_MIN}
-        noted = self._editor.record_of(guest).values.keys()
-        if wanted.oom_group or OOM_GROUP in noted:
-            names.add(OOM_GROUP)
-        names |= PAGE_NAMES & noted
-        for size, _ in wanted.huge_pages or ():
-            names.update(PAGE_LIMITS[size])
-        return GoalChoice(frozenset(names), partial(values.memory_goals, wanted))
+        return values.memory_choice(wanted, self._editor.record_of(guest).values.keys())
 
     def _io_choice(self, guest: Guest, wanted: BlockIo | None) -> GoalChoice:
-        goal = wanted or BlockIo()
-
-        def choose_goals(present: Values, noted: Values) -> Values:
-            # The devices are listed only if limits need them, because each list takes a read of /sys.
-            is_limited = goal.rates or goal.latency_us or not noted.keys().isdisjoint((*RATES, LATENCY))
-            there = self._limitable_devices(goal.devices) if is_limited else frozenset[str]()
-            return values.io_goals(goal, there, present, noted)
-
-        names = {IO_WEIGHT, *RATES}
-        if goal.latency_us is not None or LATENCY in self._editor.record_of(guest).values:
-            names.add(LATENCY)
-        return GoalChoice(frozenset(names), choose_goals)
+        noted = self._editor.record_of(guest).values.keys()
+        return values.io_choice(wanted or BlockIo(), self._limitable_devices, noted)
 
     def _limitable_devices(self, wanted: frozenset[str]) -> frozenset[str]:
         """The devices of the host, without those of ``wanted`` for which the guest cannot have limits."""
         return self._folders.block_devices
 
-    def _differing_score(self, guest: Guest, wanted: MemoryLimits) -> int | None:
-        """The ``oom_score_adj`` of the guest if the agent would change it, otherwise None."""
-        asked = MemoryLimits(oom_score_adj=self._scores.without_refused(guest, wanted).oom_score_adj)
-        own = {memory_limits.OOM_SCORE} if self._editor.record_of(guest).scored else frozenset[str]()
-        pids = self._scored_processes(guest, wanted.oom_score_adj or 0)
-        if not memory_limits.differing_limits(None, pids, asked, own):
-            return None
-        return memory_limits.present_limits(None, pids, asked).oom_score_adj
+    def _compare_scores(self, guest: Guest, wanted: MemoryLimits) -> tuple[int | None, int | None]:
+        """See :meth:`OomScores.compare_scores`."""
+        pids, is_own = self._scored_processes(guest, wanted), self._editor.record_of(guest).scored
+        return self._scores.compare_scores(guest, pids, wanted.oom_score_adj, is_own)
 
-    def _scored_processes(self, guest: Guest, wanted: int) -> Sequence[int]:
-        """The pids of the processes for which the agent sets ``oom_score_adj``.
-
-        :param wanted: the score to set.
-        """
+    def _scored_processes(self, guest: Guest, wanted: MemoryLimits) -> Sequence[int]:
+        """The pids of the processes for which the agent sets ``oom_score_adj``."""
         pids = self.process_ids(guest)
         if not self._is_composed(guest):
             return pids
@@ -482,7 +413,7 @@ class ForeignDriver(PeerDriver, UndividedThreads):
             # that.
             last = memory_limits.oom_score_adj(guest.pid)
         # Processes with any other score are left out, because their container or unit sets that score.
-        return [pid for pid in pids if memory_limits.oom_score_adj(pid) in (0, last, wanted)]
+        return [pid for pid in pids if memory_limits.oom_score_adj(pid) in (0, last, wanted.oom_score_adj)]
 
     def _is_composed(self, guest: Guest) -> bool:
         """Whether the processes of a guest belong to several programs, which can have scores of their own."""
@@ -539,13 +470,4 @@ class ForeignDriver(PeerDriver, UndividedThreads):
         if change.kind in (ChangeKind.STARTED, ChangeKind.FOUND):
             self._oom.begin_counting(change.guest.uuid, GuestCgroup(Path(change.guest.cgroup)))
             self.announce_start(change.guest)
-        if self._listener is not None:
-            self._listener(change)
-
-
-def _cpu_choice(cpus: frozenset[int], whole: WholeSets) -> GoalChoice:
-    return GoalChoice(frozenset({CPUS}), partial(values.cpu_goal, cpus, whole[CPUS]))
-
-
-def _node_choice(nodes: frozenset[int], whole: WholeSets) -> GoalChoice:
-    return GoalChoice(frozenset({NODES}), partial(values.node_goal, nodes, whole[NODES]))
+        super()._report_change(change)

@@ -20,7 +20,15 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.cgroup import GuestCgroup, group_at
 from compute_agent.drivers.foreign.kernel_values import Texts, differing_files, files_of
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
-from compute_agent.drivers.foreign.values import CPUS, DEFAULTS, NODES, USUAL_NAMES, Values, own_value
+from compute_agent.drivers.foreign.values import (
+    CPUS,
+    DEFAULTS,
+    NODES,
+    USUAL_NAMES,
+    GoalChoice,
+    Values,
+    own_value,
+)
 from compute_agent.drivers.procfs import READING_SECONDS
 from compute_agent.host.block_devices import find_limited_device
 from compute_agent.host.cpus import read_online
@@ -90,20 +98,6 @@ class HostFolders:
 
 
 @dataclass(frozen=True, slots=True)
-class GoalChoice:
-    """Chooses the goals: the wanted contents of some values.
-
-    :ivar names: the names of the values that can have goals or on which goals depend. A round reads only the
-        files of these values.
-    :ivar choose: returns the goals, from the present values and from the values that the guest had before the
-        agent.
-    """
-
-    names: frozenset[str]
-    choose: Callable[[Values, Values], Values]
-
-
-@dataclass(frozen=True, slots=True)
 class ValueComparison:
     """The present values of a guest, its wanted values, and the names of those that differ."""
 
@@ -139,7 +133,7 @@ def read_texts(group: GuestCgroup, names: Collection[str] = USUAL_NAMES) -> Text
     :raises DriverError: a file cannot be read.
     """
     try:
-        return {file: group.io_text(file) for file in files_of(names)}
+        return {file: group.read_file(file) for file in files_of(names)}
     except OSError as error:
         raise DriverError(f"the control group {group.folder} cannot be read: {error}") from error
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import ChangeKind, GuestChange
-from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.base import GuestChange
+from compute_agent.drivers.cgroup import GuestCgroup, group_at
 from compute_agent.drivers.foreign.records import ValueRecord
+from compute_agent.drivers.peer import list_changes
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError, printable_text
@@ -38,22 +39,6 @@ class UnfitSubjectError(ValueError):
 
 class ExcludedSubjectError(UnfitSubjectError):
     """A unit or a container is certainly no guest: its processes belong to another guest or to the host."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunningGroup:
-    """The processes of a guest.
-
-    :ivar folder: the folder of the guest's control group.
-    """
-
-    main: ProcessIdentity
-    folder: Path
-
-    @property
-    def own_group(self) -> GuestCgroup:
-        """The control group of the guest."""
-        return GuestCgroup(self.folder)
 
 
 def group_members(groups: Path, folder: Path, main_pid: int) -> list[int]:
@@ -90,30 +75,36 @@ def _is_member(groups: Path, folder: Path, pid: int) -> bool:
 class GuestEntry:
     """A guest with its processes.
 
+    :ivar main: the main process.
     :ivar memory_mb: the declared memory in MiB, which the agent claims for the guest; 0 if not declared.
     :ivar invocation: systemd's id of the run, during which the main process may change; empty if the run ends
         with its main process. ``guest.run`` is not this id, but the first main process of the same run.
     """
 
     guest: Guest
-    running: RunningGroup
+    main: ProcessIdentity
     memory_mb: int = 0
     invocation: str = ""
 
     @property
+    def own_group(self) -> GuestCgroup:
+        """The control group of the guest."""
+        return group_at(self.guest.cgroup)
+
+    @property
     def is_alive(self) -> bool:
         """Whether the guest's main process runs."""
-        return procfs.is_alive(self.running.main)
+        return procfs.is_alive(self.main)
 
     @property
     def was_alive(self) -> bool:
         """The same as :attr:`is_alive`; comparisons of one round share the reading."""
-        return procfs.was_alive(self.running.main)
+        return procfs.was_alive(self.main)
 
     @property
     def has_heir(self) -> bool:
         """Whether a process can take the place of the main process, because the run does not end with it."""
-        folder = self.running.folder
+        folder = self.guest.cgroup
         return bool(self.invocation) and procfs.read_shared(folder, _has_processes, folder)
 
     @property
@@ -311,7 +302,11 @@ class GuestTable(abc.ABC):
         if found.unmanaged is not None and found.unmanaged != known:
             _log_unmanaged(found.unmanaged)
         # The listener may read the table, so it is called without the lock.
-        self._report_difference(before, found.entry, known is not None and found.unmanaged is None)
+        was_lost = known is not None and found.unmanaged is None
+        now, former = (None if one is None else one.guest for one in (found.entry, before))
+        same = before is not None and found.entry is not None and _is_same_run(before, found.entry)
+        for change in list_changes(former, now, same, self._complete and not was_lost):
+            self._report(change)
 
     # The parts of each kind of guests
 
@@ -370,15 +365,6 @@ class GuestTable(abc.ABC):
         if other:
             raise UnfitSubjectError(f"{subject} {other} has the same uuid: change {remedy} of one of the two")
 
-    def _report_difference(self, before: GuestEntry | None, now: GuestEntry | None, was_lost: bool) -> None:
-        same = before is not None and now is not None and _is_same_run(before, now)
-        if before is not None and not same:
-            self._report(GuestChange(ChangeKind.STOPPED, before.guest))
-        if now is not None and (before is None or before.guest != now.guest):
-            has_started = before is not None or (self._complete and not was_lost)
-            new = ChangeKind.STARTED if has_started else ChangeKind.FOUND
-            self._report(GuestChange(ChangeKind.CHANGED if same else new, now.guest))
-
 
 def _log_unmanaged(subject: UnmanagedSubject) -> None:
     if subject.is_excluded:
@@ -387,14 +373,14 @@ def _log_unmanaged(subject: UnmanagedSubject) -> None:
         LOG.warning("The agent does not manage a guest, which perhaps runs: %s", subject.reason)
 
 
-def _has_processes(folder: Path) -> bool:
-    return any(map(procfs.identify_recent, GuestCgroup(folder).process_ids()))
+def _has_processes(folder: str) -> bool:
+    return any(map(procfs.identify_recent, group_at(folder).process_ids()))
 
 
 def _is_same_run(before: GuestEntry, now: GuestEntry) -> bool:
     # A service that names another main process goes on as the same guest.
     return before.guest.uuid == now.guest.uuid and (
-        before.running.main == now.running.main
+        before.main == now.main
         or (before.invocation == now.invocation if now.invocation else before.is_alive)
     )
 

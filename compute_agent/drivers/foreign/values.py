@@ -20,8 +20,9 @@ The guest's own value
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from compute_agent.drivers.base import UNLIMITED, CpuLimits, MemoryLimits
@@ -152,9 +153,33 @@ def own_value(name: str, present: Values, noted: Values) -> Value:
     return noted.get(name, present[name])
 
 
+@dataclass(frozen=True, slots=True)
+class GoalChoice:
+    """Chooses the goals: the wanted contents of some values.
+
+    :ivar names: the names of the values that can have goals or on which goals depend. A round reads only the
+        files of these values.
+    :ivar choose: returns the goals, from the present values and from the values that the guest had before the
+        agent.
+    """
+
+    names: frozenset[str]
+    choose: Callable[[Values, Values], Values]
+
+
+def cpu_choice(cpus: frozenset[int], online: frozenset[int]) -> GoalChoice:
+    """The choice of :func:`cpu_goal`."""
+    return GoalChoice(frozenset({CPUS}), partial(cpu_goal, cpus, online))
+
+
 def cpu_goal(cpus: frozenset[int], online: frozenset[int], present: Values, noted: Values) -> Values:
     """The wanted CPUs of a guest. A guest that may use all online CPUs gets its own CPUs back."""
     return {CPUS: own_value(CPUS, present, noted) if cpus >= online else cpus}
+
+
+def node_choice(nodes: frozenset[int], whole: frozenset[int]) -> GoalChoice:
+    """The choice of :func:`node_goal`."""
+    return GoalChoice(frozenset({NODES}), partial(node_goal, nodes, whole))
 
 
 def node_goal(nodes: frozenset[int], whole: frozenset[int], present: Values, noted: Values) -> Values:
@@ -166,6 +191,16 @@ def node_goal(nodes: frozenset[int], whole: frozenset[int], present: Values, not
     :param whole: the nodes of the host that have memory.
     """
     return {NODES: own_value(NODES, present, noted) if not nodes or nodes >= whole else nodes}
+
+
+def limit_choice(wanted: CpuLimits, noted: Collection[str]) -> GoalChoice:
+    """The choice of :func:`limit_goals`.
+
+    :param noted: the names of the values that the agent has written.
+    """
+    # Few guests have a burst, and its file is read for these only.
+    names = {WEIGHT, QUOTA, BURST} if wanted.burst or BURST in noted else {WEIGHT, QUOTA}
+    return GoalChoice(frozenset(names), partial(limit_goals, wanted))
 
 
 def limit_goals(wanted: CpuLimits, present: Values, noted: Values) -> Values:
@@ -210,6 +245,24 @@ def present_limits(present: Values) -> CpuLimits:
         weight == IDLE,
         burst / _SECOND,
     )
+
+
+def own_limit(present: Values, noted: Values) -> Values:
+    """The memory limit of the guest's own."""
+    return {MEMORY_MAX: own_value(MEMORY_MAX, present, noted)}
+
+
+def memory_choice(wanted: MemoryLimits, noted: Set[str]) -> GoalChoice:
+    """The choice of :func:`memory_goals`.
+
+    :param noted: the names of the values that the agent has written.
+    """
+    names = {MEMORY_MAX, MEMORY_HIGH, MEMORY_LOW, MEMORY_MIN} | (PAGE_NAMES & noted)
+    if wanted.oom_group or OOM_GROUP in noted:
+        names.add(OOM_GROUP)
+    for size, _ in wanted.huge_pages or ():
+        names.update(PAGE_LIMITS[size])
+    return GoalChoice(frozenset(names), partial(memory_goals, wanted))
 
 
 def memory_goals(wanted: MemoryLimits, present: Values, noted: Values) -> Values:
@@ -261,6 +314,28 @@ def present_memory(present: Values, wanted: MemoryLimits, oom_score: int | None)
         huge_pages=pages,
         oom_group=None if wanted.oom_group is None else bool(present[OOM_GROUP]),
     )
+
+
+def io_choice(
+    wanted: BlockIo, list_devices: Callable[[frozenset[str]], frozenset[str]], noted: Collection[str]
+) -> GoalChoice:
+    """The choice of :func:`io_goals`.
+
+    :param list_devices: returns the devices that the host has now, without those of the given devices that
+        cannot have limits.
+    :param noted: the names of the values that the agent has written.
+    """
+
+    def choose_goals(present: Values, noted: Values) -> Values:
+        # The devices are listed only if limits need them, because each list takes a read of /sys.
+        is_limited = wanted.rates or wanted.latency_us or not noted.keys().isdisjoint((*RATES, LATENCY))
+        there = list_devices(wanted.devices) if is_limited else frozenset[str]()
+        return io_goals(wanted, there, present, noted)
+
+    names = {IO_WEIGHT, *RATES}
+    if wanted.latency_us is not None or LATENCY in noted:
+        names.add(LATENCY)
+    return GoalChoice(frozenset(names), choose_goals)
 
 
 def io_goals(wanted: BlockIo, there: frozenset[str], present: Values, noted: Values) -> Values:

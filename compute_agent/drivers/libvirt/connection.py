@@ -105,24 +105,16 @@ class LibvirtConnection:
         self._broken: list[_LibvirtSession] = []
         # This lock protects only the counts of calls. No thread holds the lock during a call of libvirt.
         self._calls_lock = threading.Lock()
-        self._host_cpus = frozenset[int]()
-        self._host_name = ""
+        #: The CPUs of this host as libvirtd numbers them, including offline CPUs.
+        self.host_cpus = frozenset[int]()
+        #: The host name that libvirtd reports; empty before the first connection.
+        self.host_name = ""
         self._usual_owner: str | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether a connection is open, as far as the agent has noticed."""
         return self._session is not None
-
-    @property
-    def host_cpus(self) -> frozenset[int]:
-        """The CPUs of this host as libvirtd numbers them, including offline CPUs."""
-        return self._host_cpus
-
-    @property
-    def host_name(self) -> str:
-        """The host name that libvirtd reports; empty before the first connection."""
-        return self._host_name
 
     def open(self) -> None:
         """Connect to libvirtd, and register for the events of domains."""
@@ -152,8 +144,8 @@ class LibvirtConnection:
                 None, libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, self._on_tuned, None
             )
             session.events.append(tuned)
-            self._host_cpus = frozenset(range(handle.getCPUMap()[0]))
-            self._host_name = str(handle.getHostname())
+            self.host_cpus = frozenset(range(handle.getCPUMap()[0]))
+            self.host_name = str(handle.getHostname())
         except libvirt.libvirtError as error:
             self._let_go(session)
             raise DriverError(f"libvirtd at {self.uri} went away again: {error}") from error
@@ -203,24 +195,6 @@ class LibvirtConnection:
         """Whether an error says that the domain has ended, and has no definition either."""
         libvirt = self.libvirt
         return isinstance(error, libvirt.libvirtError) and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
-
-    def is_refusal(self, domain: Any, error: Any) -> bool:
-        """Whether a failed call would also fail if the agent repeated it later.
-
-        The result is False if the domain has ended. If a domain is in another job, such as a migration or a
-        snapshot, the same call succeeds after the job (``src/conf/virdomainjob.c``: "cannot acquire state
-        change lock").
-
-        :param domain: libvirt's object of the domain.
-        :param error: the libvirtError of the call.
-        :raises libvirtError: libvirtd does not answer.
-        """
-        timed_out = error.get_error_code() == self.libvirt.VIR_ERR_OPERATION_TIMEOUT
-        # The text of the error is compared because libvirt has no separate error code for a full queue of
-        # jobs.
-        if timed_out or "state change lock" in str(error):
-            return False
-        return bool(domain.isActive())
 
     def usual_owner(self) -> str:
         """The user that runs QEMU if a domain has no security label of its own.

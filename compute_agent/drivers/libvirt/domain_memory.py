@@ -11,7 +11,7 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from compute_agent.drivers import memory_limits, procfs
+from compute_agent.drivers import procfs
 from compute_agent.drivers.base import UNLIMITED, MemoryLimits
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
 from compute_agent.drivers.libvirt.connection import LibvirtConnection
@@ -42,48 +42,46 @@ class DomainMemory:
         The field ``high`` has the soft limit.
         """
         known = self._table.find_living(guest)
-        score = self._scores.without_refused(guest, MemoryLimits(oom_score_adj=wanted.oom_score_adj))
-        others = memory_limits.differing_limits(None, [guest.pid], score, self._own_limits(known))
-        has = memory_limits.present_limits(None, [guest.pid], score)
+        present, goal = self._compare_scores(known, wanted)
         live, defined = _soft_limit_differs(known, wanted)
-        if not (others or live or defined):
+        if goal is None and not live and not defined:
             return None
         limit = known.soft_limit if live else known.definition.soft_limit
         high = UNLIMITED if limit is None else limit * _KIB
-        return replace(has, high=high if live or defined else None)
+        return MemoryLimits(high=high if live or defined else None, oom_score_adj=present)
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
         """Write ``oom_score_adj`` of the QEMU process and the soft limit if they differ from ``wanted``."""
         if self.memory_limits(guest, wanted) is None:
             return False
-        score = self._scores.without_refused(guest, wanted)
         try:
-            if score.oom_score_adj is not None:
-                self._set_score(self._table.find_living(guest), score, score.oom_score_adj)
+            self._set_score(self._table.find_living(guest), wanted)
         except OSError as error:
             raise DriverError(f"the memory of guest {guest} cannot be limited: {error}") from error
         self._set_soft_limit(guest, wanted)
         return True
 
-    def _set_score(self, known: RunningDomain, wanted: MemoryLimits, score: int) -> None:
+    def _set_score(self, known: RunningDomain, wanted: MemoryLimits) -> None:
         """Write the ``oom_score_adj`` of the QEMU process where it differs from the wanted score.
 
         :raises OSError: the score cannot be written, or the agent cannot store that the score is its own.
         """
-        guest = known.guest
-        if not memory_limits.differing_limits(None, [guest.pid], wanted, self._own_limits(known)):
+        _, score = self._compare_scores(known, wanted)
+        if score is None:
             return
         with self._table.changing:
             # The record is saved before the score is written. After a crash between the two, the next agent
             # still knows the score as its own.
             record = self._record_of(known)
             self._records.save(replace(record, scored=True))
-            self._scores.write(guest, [guest.pid], score)
+            self._scores.write(known.guest, [known.guest.pid], score)
             if score == 0:
                 self._records.save(replace(record, scored=False))
 
-    def _own_limits(self, known: RunningDomain) -> frozenset[str]:
-        return frozenset({memory_limits.OOM_SCORE} if self._record_of(known).scored else ())
+    def _compare_scores(self, known: RunningDomain, wanted: MemoryLimits) -> tuple[int | None, int | None]:
+        """See :meth:`OomScores.compare_scores`."""
+        guest, is_own = known.guest, self._record_of(known).scored
+        return self._scores.compare_scores(guest, [guest.pid], wanted.oom_score_adj, is_own)
 
     def _record_of(self, known: RunningDomain) -> ValueRecord:
         return self._records.record_of(known.guest.uuid, known.guest.name, _run_text(known.process.identity))
@@ -112,8 +110,7 @@ class DomainMemory:
             if not live and not defined:
                 return
             kib = _soft_limit_kib(wanted)
-            with self._table.change_domain(known, "does not accept limits of memory") as domain:
-                tuning = self._table.tuning_of(domain)
+            with self._table.change_domain(known, "does not accept limits of memory") as tuning:
                 try:
                     known.note_definition(tuning.note_items(known.definition, {SOFT_LIMIT}))
                     if live:
@@ -123,7 +120,7 @@ class DomainMemory:
                         tuning.set_soft_limit(kib, persistent=True)
                         known.note_definition(replace(known.definition, soft_limit=kib))
                 except self._connection.libvirt.libvirtError as error:
-                    if not self._connection.is_refusal(domain, error):
+                    if not tuning.is_refusal(error):
                         raise
                     known.refused_soft_limit = str(error)
                     LOG.warning("The memory of guest %s cannot be limited: %s", guest, error)

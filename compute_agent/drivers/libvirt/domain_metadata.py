@@ -156,7 +156,7 @@ def describe_domain(domain_xml: str) -> DomainDescription:
         declared,
         _read_owner(root),
         tuple(problems),
-        read_identity(root),
+        _read_identity(root),
         read_devices(root),
     )
 
@@ -221,29 +221,38 @@ def _our_settings(root: ElementTree.Element) -> dict[str, str]:
     return {element.tag.removeprefix(prefix): (element.text or "").strip() for element in found}
 
 
-def read_identity(root: ElementTree.Element) -> GuestIdentity:
-    """The names, owner, flavor and image that Nova wrote into a domain. Fields that are missing are empty."""
+def _find_instance(root: ElementTree.Element) -> tuple[ElementTree.Element | None, str]:
+    """The element that Nova wrote into a domain, or None, and the prefix of its tags."""
     for namespace in NOVA_NAMESPACES:
         prefix = f"{{{namespace}}}"
-        instance = root.find(f"metadata/{prefix}instance")
-        if instance is None:
-            continue
-        flavor, image = instance.find(f"{prefix}flavor"), instance.find(f"{prefix}image")
-        boots_from = instance.find(f"{prefix}root")
-        boot_image = "" if boots_from is None or boots_from.get("type") != "image" else boots_from.get("uuid")
-        project, user = (instance.find(f"{prefix}owner/{prefix}{tag}") for tag in ("project", "user"))
-        return GuestIdentity(
-            display_name=_text(instance.find(f"{prefix}name")),
-            flavor="" if flavor is None else flavor.get("name", ""),
-            extra_specs=_named_texts(flavor, f"{prefix}extraSpecs/{prefix}extraSpec"),
-            project_id="" if project is None else project.get("uuid", ""),
-            project_name=_text(project),
-            user_id="" if user is None else user.get("uuid", ""),
-            user_name=_text(user),
-            image_id=("" if image is None else image.get("uuid", "")) or boot_image or "",
-            image_properties=_named_texts(image, f"{prefix}properties/{prefix}property"),
-        )
-    return GuestIdentity()
+        if (instance := root.find(f"metadata/{prefix}instance")) is not None:
+            return instance, prefix
+    return None, ""
+
+
+def _read_identity(root: ElementTree.Element) -> GuestIdentity:
+    """The names, owner, flavor and image that Nova wrote into a domain. Fields that are missing are empty."""
+    instance, prefix = _find_instance(root)
+    if instance is None:
+        return GuestIdentity()
+    flavor, image = instance.find(f"{prefix}flavor"), instance.find(f"{prefix}image")
+    boot_image = instance.find(f"{prefix}root[@type='image']")
+    project, user = (instance.find(f"{prefix}owner/{prefix}{tag}") for tag in ("project", "user"))
+    return GuestIdentity(
+        display_name=_text(instance.find(f"{prefix}name")),
+        flavor=_attribute(flavor, "name"),
+        extra_specs=_named_texts(flavor, f"{prefix}extraSpecs/{prefix}extraSpec"),
+        project_id=_attribute(project, "uuid"),
+        project_name=_text(project),
+        user_id=_attribute(user, "uuid"),
+        user_name=_text(user),
+        image_id=_attribute(image, "uuid") or _attribute(boot_image, "uuid"),
+        image_properties=_named_texts(image, f"{prefix}properties/{prefix}property"),
+    )
+
+
+def _attribute(element: ElementTree.Element | None, name: str) -> str:
+    return "" if element is None else element.get(name, "")
 
 
 def _text(element: ElementTree.Element | None) -> str:
@@ -321,41 +330,29 @@ def read_flavor(domain_xml: str) -> GuestFlavor:
     :raises ValueError: the text is not the XML of a domain.
     """
     root = parse(domain_xml)
-    for namespace in NOVA_NAMESPACES:
-        prefix = f"{{{namespace}}}"
-        instance = root.find(f"metadata/{prefix}instance")
-        flavor = None if instance is None else instance.find(f"{prefix}flavor")
-        if instance is not None and flavor is not None:
-            return _read(instance, flavor, prefix)
-    return GuestFlavor()
-
-
-def _read(instance: ElementTree.Element, flavor: ElementTree.Element, prefix: str) -> GuestFlavor:
-    listed = flavor.find(f"{prefix}extraSpecs")
-    specs = {} if listed is None else {it.get("name", ""): (it.text or "").strip() for it in listed}
-
-    def flavor_amount(name: str) -> int:
-        return _read_amount(flavor.findtext(f"{prefix}{name}"))
-
-    def owner_id(name: str) -> str:
-        found = instance.find(f"{prefix}owner/{prefix}{name}")
-        return "" if found is None else found.get("uuid", "")
-
+    instance, prefix = _find_instance(root)
+    flavor = None if instance is None else instance.find(f"{prefix}flavor")
+    if instance is None or flavor is None:
+        return GuestFlavor()
+    identity = _read_identity(root)
+    tags = ("memory", "disk", "ephemeral", "swap", "vcpus")
+    memory, disk, ephemeral, swap, vcpus = (_read_amount(flavor.findtext(f"{prefix}{tag}")) for tag in tags)
     # The root disk does not count for a guest that boots from a volume, because the volume is not on this
     # host.
-    boots_from = instance.find(f"{prefix}root")
-    disk = flavor_amount("disk") if boots_from is not None and boots_from.get("type") == "image" else 0
+    if instance.find(f"{prefix}root[@type='image']") is None:
+        disk = 0
     # Nova rounds swap, which flavors have in MiB, up to whole GiB of DISK_GB.
-    swap_gib = -(-flavor_amount("swap") // _MIB_IN_GIB)
-    resources = {
-        "MEMORY_MB": flavor_amount("memory"),
-        "DISK_GB": disk + flavor_amount("ephemeral") + swap_gib,
-    }
-    vcpus = flavor_amount("vcpus")
-    own = _dedicated_vcpus(specs, vcpus)
-    dedicated = None if listed is None else _dedicated_count(specs, vcpus, own)
-    owners = owner_id("project"), owner_id("user")
-    return GuestFlavor(_with_specs(resources, specs), dedicated, *owners, own or frozenset())
+    resources = {"MEMORY_MB": memory, "DISK_GB": disk + ephemeral + -(-swap // _MIB_IN_GIB)}
+    own = _dedicated_vcpus(identity.extra_specs, vcpus)
+    # Nova before release 32 wrote no extra specs.
+    without_specs = flavor.find(f"{prefix}extraSpecs") is None
+    return GuestFlavor(
+        _with_specs(resources, identity.extra_specs),
+        None if without_specs else _dedicated_count(identity.extra_specs, vcpus, own),
+        identity.project_id,
+        identity.user_id,
+        own or frozenset(),
+    )
 
 
 def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[str, int]:

@@ -40,6 +40,7 @@ from compute_agent.drivers.libvirt.domain_metadata import (
 )
 from compute_agent.drivers.libvirt.qemu import QemuProcess
 from compute_agent.drivers.libvirt.running_domain import DomainTuning, RunningDomain, find_group
+from compute_agent.drivers.peer import list_changes
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.guest import UNCONSTRAINED, Guest, PlacementConstraints
 from compute_agent.model.guest_settings import SettingSource
@@ -298,12 +299,9 @@ class DomainTable:
                 if was_lost:
                     LOG.info("The agent manages domain %s again", guest_uuid)
         # The listener may read the table, so it is called without the locks.
-        if before is not None and not same:
-            self._report_change(ChangeKind.STOPPED, before)
-        if found is not None and before != found.guest:
-            has_started = before is not None or (self._complete and not was_lost)
-            new = ChangeKind.STARTED if has_started else ChangeKind.FOUND
-            self._report_change(ChangeKind.CHANGED if same else new, found.guest)
+        now = None if found is None else found.guest
+        for change in list_changes(before, now, same, self._complete and not was_lost):
+            self._report_change(change)
 
     def look_at_definition(self, domain: Any) -> None:
         """Read the definition of a domain again, and report constraints that have changed.
@@ -342,7 +340,7 @@ class DomainTable:
             if constraints == known.guest.constraints:
                 return
             known.guest = replace(known.guest, constraints=constraints)
-        self._report_change(ChangeKind.CHANGED, known.guest)
+        self._report_change(GuestChange(ChangeKind.CHANGED, known.guest))
 
     def _look_closely(self, guest_uuid: str) -> tuple[RunningDomain | None, str]:
         """The present state of a domain, and the reason why the driver cannot manage the domain.
@@ -455,9 +453,10 @@ class DomainTable:
         source: str = domain.XMLDesc(self._connection.libvirt.VIR_DOMAIN_XML_INACTIVE)
         return source
 
-    def _report_change(self, kind: ChangeKind, guest: Guest) -> None:
-        LOG.debug("libvirtd reports a change of guest %s (pid %d): %s", guest, guest.pid, kind)
-        self._report(GuestChange(kind, guest))
+    def _report_change(self, change: GuestChange) -> None:
+        guest = change.guest
+        LOG.debug("libvirtd reports a change of guest %s (pid %d): %s", guest, guest.pid, change.kind)
+        self._report(change)
 
     @contextlib.contextmanager
     def on_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
@@ -479,8 +478,8 @@ class DomainTable:
             raise DriverError(f"guest {known.guest} {failing}: {error}") from error
 
     @contextlib.contextmanager
-    def change_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
-        """Yield libvirt's object like :meth:`on_domain`, for calls that change the domain.
+    def change_domain(self, known: RunningDomain, failing: str) -> Iterator[DomainTuning]:
+        """Yield the calls that change a domain, and translate libvirt's errors like :meth:`on_domain`.
 
         The driver refuses these calls at once during a migration, a save or a copy of disks. Otherwise
         libvirt would refuse each call after up to 30 seconds, while all other guests wait.
@@ -490,11 +489,7 @@ class DomainTable:
         with self.on_domain(known, failing) as domain:
             if domain.jobInfo()[0] != self._connection.libvirt.VIR_DOMAIN_JOB_NONE:
                 raise DriverError(f"guest {known.guest} {failing} while libvirt migrates, saves or copies it")
-            yield domain
-
-    def tuning_of(self, domain: Any) -> DomainTuning:
-        """The values of a domain that can be changed, for libvirt's object of it."""
-        return DomainTuning(self._connection.libvirt, domain, self._connection.host_cpus)
+            yield DomainTuning(self._connection.libvirt, domain, self._connection.host_cpus)
 
     def _is_active(self, known: RunningDomain) -> bool:
         """Whether a guest still runs. libvirt can report its end before /proc no longer shows the process."""

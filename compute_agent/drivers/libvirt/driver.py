@@ -24,7 +24,6 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import (
     CpuLimits,
     CpuSettings,
-    GuestChange,
     GuestFlavor,
     MemoryLimits,
     OomKill,
@@ -37,7 +36,7 @@ from compute_agent.drivers.libvirt.domain_definition import RESTRICTIVE, MemoryB
 from compute_agent.drivers.libvirt.domain_memory import DomainMemory
 from compute_agent.drivers.libvirt.domain_metadata import read_flavor
 from compute_agent.drivers.libvirt.domain_table import DomainTable, ExpectedDomains
-from compute_agent.drivers.libvirt.helpers import STATE_FOLDER, HelperFinder, HelperPins
+from compute_agent.drivers.libvirt.helpers import STATE_FOLDER, HelperPins
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
 from compute_agent.drivers.memory_limits import OomWatch
 from compute_agent.drivers.peer import PeerDriver
@@ -102,7 +101,7 @@ class LibvirtDriver(PeerDriver):
         self._oom = OomWatch()
         notes = ValueRecords(Path(os.devnull), "domain", True) if records is None else records
         self._memory = DomainMemory(self._connection, self._table, notes)
-        self._helpers = HelperPins(HelperFinder(state_folder))
+        self._helpers = HelperPins(state_folder)
         self._round: list[Any] = []
         """The domains with definitions that are still to be read in this round, as objects of libvirt."""
         self._look_pause = 0.0
@@ -138,7 +137,9 @@ class LibvirtDriver(PeerDriver):
         return {}
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The flavor that Nova wrote into the domain; an empty flavor for a domain of another program."""
+        """The flavor that Nova wrote into the domain; an empty flavor for a guest of another program."""
+        if guest.driver != self.name:
+            return GuestFlavor()
         with self._table.on_domain(self._table.find_living(guest), "is not described") as domain:
             xml = domain.XMLDesc()
         try:
@@ -238,16 +239,7 @@ class LibvirtDriver(PeerDriver):
             self._look_pause = max(self._look_interval / steps, _LOOK_PAUSE)
         self._next_look = time.monotonic() + self._look_pause
 
-    def _report_change(self, change: GuestChange) -> None:
-        if self._listener is not None:
-            self._listener(change)
-
     # Abilities of the driver
-
-    @property
-    def starting_driver(self) -> None:
-        """Always None: the programs that define domains also start them."""
-        return
 
     @property
     def flavor_source(self) -> LibvirtDriver:
@@ -307,8 +299,7 @@ class LibvirtDriver(PeerDriver):
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs that at least one thread of the QEMU process may use."""
-        found = (procfs.thread_affinity(tid) for tid in self._living_threads(guest))
-        return frozenset().union(*(cpus for cpus in found if cpus is not None))
+        return frozenset().union(*procfs.thread_affinities(self._living_threads(guest)).values())
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Pin the threads that may run on other CPUs, and write the pins into the persistent definition."""
@@ -324,8 +315,7 @@ class LibvirtDriver(PeerDriver):
         with contextlib.suppress(DriverError):
             known.pin_rest(settings)
         moved = self._helpers.move_tasks(known, settings.emulator_cpus, is_final=False)
-        with self._table.change_domain(known, "cannot be pinned") as domain:
-            tuning = self._table.tuning_of(domain)
+        with self._table.change_domain(known, "cannot be pinned") as tuning:
             tuning.pin_threads(roles, settings)
             known.pin_rest(settings)
             moved += self._helpers.move_tasks(known, settings.emulator_cpus)
@@ -349,8 +339,7 @@ class LibvirtDriver(PeerDriver):
         """Move threads to these CPUs: each helper, and each thread for which the definition has a pin."""
         known = self._table.find_living(guest)
         host = self._connection.host_cpus
-        with self._table.change_domain(known, "cannot be pinned") as domain:
-            tuning = self._table.tuning_of(domain)
+        with self._table.change_domain(known, "cannot be pinned") as tuning:
             moved = known.move_threads(tuning, host, threads, cpus)
         return moved + self._helpers.move_tasks(known, cpus, only=threads)
 
@@ -364,8 +353,8 @@ class LibvirtDriver(PeerDriver):
         known, host = self._table.find_living(guest), self._connection.host_cpus
         moved = known.moved_threads(host, online)
         helpers = self._helpers.read_affinity(known)
-        with self._table.change_domain(known, "cannot be pinned") as domain:
-            changed = known.restore_threads(self._table.tuning_of(domain), host, online)
+        with self._table.change_domain(known, "cannot be pinned") as tuning:
+            changed = known.restore_threads(tuning, host, online)
         together = {tid for tid, cpus in helpers.items() if cpus in moved.values()}
         return changed + self._helpers.move_tasks(known, online, only=together)
 
@@ -375,17 +364,15 @@ class LibvirtDriver(PeerDriver):
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """The CPUs of the thread of each guest CPU; empty if one thread runs all guest CPUs (TCG)."""
-        found = {}
-        for tid, role in self._living_threads(guest).items():
-            if role.vcpu is not None and (cpus := procfs.thread_affinity(tid)) is not None:
-                found[role.vcpu] = cpus
-        return found
+        threads = self._living_threads(guest).items()
+        vcpus = {tid: role.vcpu for tid, role in threads if role.vcpu is not None}
+        return {vcpus[tid]: cpus for tid, cpus in procfs.thread_affinities(vcpus).items()}
 
     def emulator_affinity(self, guest: Guest) -> frozenset[int]:
         """The CPUs that any emulator or I/O thread may use; empty if all threads run only guest CPUs."""
         threads = self._living_threads(guest).items()
-        found = (procfs.thread_affinity(tid) for tid, role in threads if not role.runs_guest)
-        return frozenset().union(*(cpus for cpus in found if cpus is not None))
+        found = procfs.thread_affinities(tid for tid, role in threads if not role.runs_guest)
+        return frozenset().union(*found.values())
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """Weight and quota of the domain's group if they differ from ``wanted``, otherwise None.
@@ -408,8 +395,7 @@ class LibvirtDriver(PeerDriver):
             shares = definition.shares if goal.weight is None else group.libvirt_shares(goal.weight)
             if has is None and shares == definition.shares:
                 return False
-            with self._table.change_domain(known, "does not accept CPU limits") as domain:
-                tuning = self._table.tuning_of(domain)
+            with self._table.change_domain(known, "does not accept CPU limits") as tuning:
                 # The definition is written first: each round compares only the running domain, and would
                 # never notice a definition that a crash left unchanged.
                 if shares is not None and shares != definition.shares:
@@ -463,12 +449,11 @@ class LibvirtDriver(PeerDriver):
             if known.other_nodes(wanted) is None:
                 return False
             nodes = wanted or procfs.nodes_with_memory()
-            with self._table.change_domain(known, "cannot have its memory bound") as domain:
-                tuning = self._table.tuning_of(domain)
+            with self._table.change_domain(known, "cannot have its memory bound") as tuning:
                 try:
                     tuning.bind_memory(known.binding, nodes)
                 except self._connection.libvirt.libvirtError as error:
-                    if not self._connection.is_refusal(domain, error):
+                    if not tuning.is_refusal(error):
                         raise
                     known.refused = wanted
                     LOG.warning("The memory of guest %s cannot be moved to its NUMA nodes: %s", guest, error)
@@ -525,8 +510,7 @@ class LibvirtDriver(PeerDriver):
             live, defined = _blockio_todo(known, wanted)
             if not live and not defined:
                 return False
-            with self._table.change_domain(known, "does not accept limits of block I/O") as domain:
-                tuning = self._table.tuning_of(domain)
+            with self._table.change_domain(known, "does not accept limits of block I/O") as tuning:
                 try:
                     known.note_definition(tuning.note_items(known.definition, {*live, *defined}))
                     tuning.set_blockio(live, persistent=False)
@@ -535,7 +519,7 @@ class LibvirtDriver(PeerDriver):
                     definition = known.definition
                     known.note_definition(replace(definition, blockio=definition.blockio.with_items(defined)))
                 except self._connection.libvirt.libvirtError as error:
-                    if not self._connection.is_refusal(domain, error):
+                    if not tuning.is_refusal(error):
                         raise
                     known.refused_blockio = wanted, str(error)
                     raise

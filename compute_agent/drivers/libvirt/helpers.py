@@ -77,8 +77,11 @@ class HelperTask:
     cpus: CpuSet
 
 
-class HelperFinder:
-    """Finds the helper tasks of guests. Any thread is allowed to call the methods."""
+class HelperPins:
+    """Finds the helper tasks of guests, sets their CPUs, and remembers tasks that cannot be moved.
+
+    Any thread is allowed to call the methods.
+    """
 
     def __init__(
         self, state_folder: Path = STATE_FOLDER, clock: Callable[[], float] = time.monotonic
@@ -93,7 +96,73 @@ class HelperFinder:
         self._pid_files: tuple[float, Mapping[str, frozenset[int]]] | None = None
         self._workers: tuple[float, Mapping[int, frozenset[int]]] | None = None
 
-    def find_tasks(self, known: RunningDomain, threads: Set[int] | None = None) -> list[HelperTask]:
+    def read_affinity(self, known: RunningDomain) -> dict[int, CpuSet]:
+        """The CPUs that the kernel lets each helper task use, by thread id."""
+        return {task.identity.pid: task.cpus for task in self._find_tasks(known)}
+
+    def misplaced_tasks(
+        self, known: RunningDomain, cpus: CpuSet, threads: Set[int] | None = None
+    ) -> dict[int, CpuSet]:
+        """The present CPUs, by thread id, of the helper tasks that have other CPUs than ``cpus``.
+
+        Tasks that could not be moved to ``cpus`` before are left out.
+
+        :param threads: the ids of QEMU's own threads; None means that they are listed.
+        """
+        return {task.identity.pid: task.cpus for task in self._list_misplaced(known, cpus, threads)}
+
+    def move_tasks(
+        self,
+        known: RunningDomain,
+        cpus: CpuSet,
+        is_final: bool = True,
+        only: Collection[int] | None = None,
+    ) -> int:
+        """Pin the helper tasks to ``cpus``; return how many changed.
+
+        :param only: the ids of the threads to move; None means all.
+        :param is_final: whether the cgroups of the domain already allow ``cpus``. Only in this case a failed
+            move is remembered.
+        """
+        changed, tried = 0, set[ProcessIdentity]()
+        for _ in range(procfs.MAX_PASSES):
+            tasks = [
+                task
+                for task in self._list_misplaced(known, cpus)
+                if task.identity not in tried and (only is None or task.identity.pid in only)
+            ]
+            if not tasks:
+                break
+            for task in tasks:
+                tried.add(task.identity)
+                has, reason = _move_task(task, cpus)
+                changed += has not in (None, task.cpus)
+                if has is not None and has != cpus and is_final:
+                    known.settled[task.identity] = SettledTask(cpus, has, reason)
+        return changed
+
+    def list_stuck(self, known: RunningDomain) -> tuple[str, ...]:
+        """Messages about helper tasks that could not be moved to the wanted CPUs."""
+        if not known.settled:
+            return ()
+        tasks = {task.identity: task for task in self._find_tasks(known)}
+        return tuple(
+            f"its helper {tasks[identity].name} ({identity.pid}) stays on CPUs"
+            f" {cpuset.format(settled.has)}: {settled.reason}"
+            for identity, settled in tuple(known.settled.items())
+            if identity in tasks and not settled.has <= settled.wanted
+        )
+
+    def _list_misplaced(
+        self, known: RunningDomain, cpus: CpuSet, threads: Set[int] | None = None
+    ) -> list[HelperTask]:
+        tasks = self._find_tasks(known, threads)
+        present = {task.identity for task in tasks}
+        for identity in known.settled.keys() - present:
+            known.settled.pop(identity, None)
+        return [task for task in tasks if task.cpus != cpus and not _is_settled(known, task, cpus)]
+
+    def _find_tasks(self, known: RunningDomain, threads: Set[int] | None = None) -> list[HelperTask]:
         """The helper tasks of a running domain; empty if the domain has ended.
 
         :param threads: the ids of QEMU's own threads; None means that they are listed.
@@ -214,79 +283,6 @@ def _describe_task(tid: int) -> HelperTask | None:
     if identity is None or cpus is None or not procfs.is_alive(identity):
         return None
     return HelperTask(identity, printable_text(procfs.thread_name(tid, tid)), cpus)
-
-
-class HelperPins:
-    """Sets the CPUs of helper tasks, and remembers tasks that cannot be moved."""
-
-    def __init__(self, finder: HelperFinder) -> None:
-        self._finder = finder
-
-    def read_affinity(self, known: RunningDomain) -> dict[int, CpuSet]:
-        """The CPUs that the kernel lets each helper task use, by thread id."""
-        return {task.identity.pid: task.cpus for task in self._finder.find_tasks(known)}
-
-    def misplaced_tasks(
-        self, known: RunningDomain, cpus: CpuSet, threads: Set[int] | None = None
-    ) -> dict[int, CpuSet]:
-        """The present CPUs, by thread id, of the helper tasks that have other CPUs than ``cpus``.
-
-        Tasks that could not be moved to ``cpus`` before are left out.
-
-        :param threads: the ids of QEMU's own threads; None means that they are listed.
-        """
-        return {task.identity.pid: task.cpus for task in self._list_misplaced(known, cpus, threads)}
-
-    def move_tasks(
-        self,
-        known: RunningDomain,
-        cpus: CpuSet,
-        is_final: bool = True,
-        only: Collection[int] | None = None,
-    ) -> int:
-        """Pin the helper tasks to ``cpus``; return how many changed.
-
-        :param only: the ids of the threads to move; None means all.
-        :param is_final: whether the cgroups of the domain already allow ``cpus``. Only in this case a failed
-            move is remembered.
-        """
-        changed, tried = 0, set[ProcessIdentity]()
-        for _ in range(procfs.MAX_PASSES):
-            tasks = [
-                task
-                for task in self._list_misplaced(known, cpus)
-                if task.identity not in tried and (only is None or task.identity.pid in only)
-            ]
-            if not tasks:
-                break
-            for task in tasks:
-                tried.add(task.identity)
-                has, reason = _move_task(task, cpus)
-                changed += has not in (None, task.cpus)
-                if has is not None and has != cpus and is_final:
-                    known.settled[task.identity] = SettledTask(cpus, has, reason)
-        return changed
-
-    def list_stuck(self, known: RunningDomain) -> tuple[str, ...]:
-        """Messages about helper tasks that could not be moved to the wanted CPUs."""
-        if not known.settled:
-            return ()
-        tasks = {task.identity: task for task in self._finder.find_tasks(known)}
-        return tuple(
-            f"its helper {tasks[identity].name} ({identity.pid}) stays on CPUs"
-            f" {cpuset.format(settled.has)}: {settled.reason}"
-            for identity, settled in tuple(known.settled.items())
-            if identity in tasks and not settled.has <= settled.wanted
-        )
-
-    def _list_misplaced(
-        self, known: RunningDomain, cpus: CpuSet, threads: Set[int] | None = None
-    ) -> list[HelperTask]:
-        tasks = self._finder.find_tasks(known, threads)
-        present = {task.identity for task in tasks}
-        for identity in known.settled.keys() - present:
-            known.settled.pop(identity, None)
-        return [task for task in tasks if task.cpus != cpus and not _is_settled(known, task, cpus)]
 
 
 def _is_settled(known: RunningDomain, task: HelperTask, cpus: CpuSet) -> bool:

@@ -81,12 +81,8 @@ def misplaced_threads(
 
     :param roles: the roles of the threads, by thread id.
     """
-    found = {}
-    for tid, it in roles.items():
-        has = procfs.thread_affinity(tid)
-        if has is not None and has != wanted_cpus(it, settings):
-            found[tid] = (it, has)
-    return found
+    found = procfs.thread_affinities(roles)
+    return {tid: (roles[tid], has) for tid, has in found.items() if has != wanted_cpus(roles[tid], settings)}
 
 
 @dataclass(slots=True)
@@ -134,12 +130,10 @@ class QemuProcess:
         self, wanted: Mapping[ThreadRole, frozenset[int]]
     ) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
         """Role and present CPUs, by thread id, of threads that have other CPUs than ``wanted``."""
-        found = {}
-        for tid, role in self.thread_roles().items() if wanted else ():
-            has = procfs.thread_affinity(tid) if role in wanted else None
-            if has is not None and has != wanted[role]:
-                found[tid] = (role, has)
-        return found
+        roles = self.thread_roles().items() if wanted else ()
+        chosen = {tid: role for tid, role in roles if role in wanted}
+        found = procfs.thread_affinities(chosen)
+        return {tid: (chosen[tid], has) for tid, has in found.items() if has != wanted[chosen[tid]]}
 
 
 def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None) -> QemuProcess | None:

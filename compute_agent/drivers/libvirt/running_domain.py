@@ -21,6 +21,8 @@ from typing import Any, Final
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings, QuotaError
 from compute_agent.drivers.cgroup import (
+    BURST,
+    IDLE,
     PERIOD,
     GuestCgroup,
     attainable_quota,
@@ -151,7 +153,8 @@ class DomainGroup:
         :raises OSError: the kernel refuses a value.
         """
         if self.unified:
-            GuestCgroup(self.folders[0]).share_cpu(has, wanted)
+            if wanted.idle != has.idle:
+                GuestCgroup(self.folders[0]).write_file(IDLE, str(int(wanted.idle)))
             if has.burst and burst_microseconds(wanted) < has.burst * PERIOD:
                 self._write_burst(wanted)
 
@@ -171,7 +174,8 @@ class DomainGroup:
             group = GuestCgroup(folder)
             limits = group.cpu_limits()
             if limits is not None and (limits.quota is not None or limits.burst):
-                group.save_burst(wanted if limits.quota is not None else CpuLimits())
+                burst = 0 if limits.quota is None else burst_microseconds(wanted)
+                group.write_file(BURST, str(burst))
 
     def _legacy_limits(self) -> CpuLimits:
         """The limits in cgroup v1 (Documentation/scheduler/sched-bwc.rst), converted to cgroup v2."""
@@ -187,15 +191,23 @@ class DomainGroup:
 def find_group(pid: int) -> DomainGroup | None:
     """The cgroup of the domain with this QEMU process; None if it has no group with the controller cpu."""
     try:
-        lines = read_text(f"/proc/{pid}/cgroup").splitlines()
+        return parse_group(read_text(f"/proc/{pid}/cgroup"), _mount_points())
     except (FileNotFoundError, ProcessLookupError):
         # The process has ended.
         return None
-    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+
+
+def parse_group(text: str, mounts: Mapping[str, Path]) -> DomainGroup | None:
+    """The cgroup of a domain from /proc/PID/cgroup of its process; see :func:`find_group`.
+
+    :param mounts: the mount points of the hierarchies: ``cpu`` for version 1, an empty text for version 2.
+    """
+    lines = (line.split(":", 2) for line in text.splitlines())
+    paths = {controllers: path for _, controllers, path in lines}
     # A host that mounts both versions has the controller cpu in one of them: in version 1 if a line of
     # version 1 names it.
     legacy = next((key for key in paths if "cpu" in key.split(",")), None)
-    mount = _mount_points().get("cpu" if legacy is not None else "")
+    mount = mounts.get("cpu" if legacy is not None else "")
     leaf = Path(paths.get(legacy or "", "/"))
     # A libvirtd of a user's session, or one without cgroups, leaves QEMU in the libvirtd's own cgroup.
     if mount is None or leaf.name != _OF_MAIN_THREAD or ".." in leaf.parts:
@@ -207,7 +219,7 @@ def find_group(pid: int) -> DomainGroup | None:
 
 @functools.cache
 def _mount_points() -> Mapping[str, Path]:
-    """The mount points of cgroup hierarchies, by name: ``cpu`` for version 1, an empty text for version 2."""
+    """The mount points of the hierarchies, see :func:`parse_group`."""
     # The mount points come from /proc/self/mountinfo (proc(5)). They are cached, because mount points of
     # cgroups do not change while a host runs.
     found: dict[str, Path] = {}
@@ -375,8 +387,7 @@ class RunningDomain:
     def emulator_threads(self) -> dict[int, CpuSet]:
         """The present CPUs of the threads that run no guest CPU, by thread id."""
         roles = self.process.thread_roles().items()
-        found = {tid: procfs.thread_affinity(tid) for tid, role in roles if not role.runs_guest}
-        return {tid: cpus for tid, cpus in found.items() if cpus is not None}
+        return procfs.thread_affinities(tid for tid, role in roles if not role.runs_guest)
 
     def moved_threads(self, host: CpuSet, online: CpuSet) -> dict[int, CpuSet]:
         """The CPUs of emulator and I/O threads with other pins than in the definition, by thread id.
@@ -437,6 +448,23 @@ class DomainTuning:
         self._domain = domain
         self._host_cpus = host_cpus
 
+    def is_refusal(self, error: Any) -> bool:
+        """Whether a failed call would also fail if the agent repeated it later.
+
+        The result is False if the domain has ended. If a domain is in another job, such as a migration or a
+        snapshot, the same call succeeds after the job (``src/conf/virdomainjob.c``: "cannot acquire state
+        change lock").
+
+        :param error: the libvirtError of the call.
+        :raises libvirtError: libvirtd does not answer.
+        """
+        timed_out = error.get_error_code() == self._libvirt.VIR_ERR_OPERATION_TIMEOUT
+        # The text of the error is compared because libvirt has no separate error code for a full queue of
+        # jobs.
+        if timed_out or "state change lock" in str(error):
+            return False
+        return bool(self._domain.isActive())
+
     def pin_threads(self, roles: Iterable[ThreadRole], settings: CpuSettings) -> None:
         """Pin the threads that have these roles in the running domain."""
         live = self._libvirt.VIR_DOMAIN_AFFECT_LIVE
@@ -456,12 +484,17 @@ class DomainTuning:
             else:
                 self._domain.pinEmulator(self._cpu_map(settings.emulator_cpus), live)
 
-    def bind_memory(self, has: MemoryBinding, nodes: frozenset[int]) -> None:
-        """Bind the memory of the running domain to these NUMA nodes.
+    def bind_memory(self, has: MemoryBinding, nodes: frozenset[int], persistent: bool = False) -> None:
+        """Bind the memory of the running domain, or in its definition if ``persistent``, to NUMA nodes.
 
         :param has: the present binding.
         """
-        self._bind_memory(has, nodes, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
+        change: dict[str, Any] = {"numa_nodeset": cpuset.format(nodes)}
+        # While the domain runs, libvirt refuses a mode other than the present one. So the mode is set only if
+        # the domain has no mode yet.
+        if not has.mode:
+            change["numa_mode"] = self._libvirt.VIR_DOMAIN_NUMATUNE_MEM_RESTRICTIVE
+        self._domain.setNumaParameters(change, self._affect_flag(persistent))
 
     def persist_pins(self, has: DomainDefinition, settings: CpuSettings) -> DomainDefinition:
         """Write the pins that differ from ``settings`` into the persistent definition.
@@ -500,7 +533,7 @@ class DomainTuning:
         if not has.persistent or has.binding.is_foreign or has.binding.nodes == nodes:
             return has
         try:
-            self._bind_memory(has.binding, nodes, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+            self.bind_memory(has.binding, nodes, persistent=True)
         except self._libvirt.libvirtError as error:
             self._not_persisted("memory", error)
             return has
@@ -575,14 +608,6 @@ class DomainTuning:
     def _not_persisted(self, what: str, error: Exception) -> None:
         guest = full_name(self._domain.name(), self._domain.UUIDString())
         LOG.warning("The definition of guest %s cannot be changed, and keeps its %s: %s", guest, what, error)
-
-    def _bind_memory(self, has: MemoryBinding, nodes: frozenset[int], flag: int) -> None:
-        change: dict[str, Any] = {"numa_nodeset": cpuset.format(nodes)}
-        # While the domain runs, libvirt refuses a mode other than the present one. So the mode is set only if
-        # the domain has no mode yet.
-        if not has.mode:
-            change["numa_mode"] = self._libvirt.VIR_DOMAIN_NUMATUNE_MEM_RESTRICTIVE
-        self._domain.setNumaParameters(change, flag)
 
     def _cpu_map(self, cpus: frozenset[int]) -> tuple[bool, ...]:
         """CPUs as a CPU map of libvirt. CPUs that the host does not have are left out."""

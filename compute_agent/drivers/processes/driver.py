@@ -15,7 +15,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -113,14 +113,7 @@ class ProcessDriver(UndividedThreads):
         environment: Mapping[str, str] | None = None,
         declared: Sequence[str] = (),
     ) -> Guest:
-        """Start the process of a new guest, and hold it before the guest's program runs.
-
-        Later, release() lets the guest's program run, or discard() ends the process.
-
-        :param environment: environment variables in addition to the fixed ones of every guest.
-        :param declared: the names of the settings that the request contained.
-        :raises DriverError: the command or the folder cannot be used, or the guest exists.
-        """
+        """See :meth:`compute_agent.drivers.base.StartingDriver.create_guest`."""
         variables = launch.guest_environment(guest_uuid, environment or {})
         launch.check_command(command, cwd, variables["PATH"])
         self._table.forbid_double(guest_uuid)
@@ -158,7 +151,7 @@ class ProcessDriver(UndividedThreads):
         return record.as_guest()
 
     def release(self, guest: Guest) -> None:
-        """Let a guest made by create_guest() run its program."""
+        """See :meth:`compute_agent.drivers.base.StartingDriver.release`."""
         try:
             launch.release(self._table.child_process(guest.uuid))
         except BrokenPipeError as error:
@@ -168,7 +161,7 @@ class ProcessDriver(UndividedThreads):
         self._table.watch_ending(self._table.known_record(guest.uuid))
 
     def discard(self, guest: Guest) -> None:
-        """Undo create_guest(): end the held process. The guest's program never runs."""
+        """See :meth:`compute_agent.drivers.base.StartingDriver.discard`."""
         self._undo_create(self._table.known_record(guest.uuid), self._table.child_process(guest.uuid))
 
     def recent_ending(self, guest: Guest, seconds: float) -> str:
@@ -445,9 +438,12 @@ class ProcessDriver(UndividedThreads):
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The limits of the guest's group and processes; None if they agree with the ``wanted`` limits."""
         record = self._table.running_record(guest.uuid)
-        pids, wanted = self._recent_list(guest)[0], self._scores.without_refused(guest, wanted)
-        todo = memory_limits.differing_limits(record.own_group, pids, wanted, _own_limits(record))
-        return memory_limits.present_limits(record.own_group, pids, wanted) if todo else None
+        todo, present, goal = self._compare_memory(record, wanted, self._recent_list(guest)[0])
+        return (
+            memory_limits.present_limits(record.own_group, wanted, present)
+            if todo or goal is not None
+            else None
+        )
 
     def memory_missing(self, guest: Guest, wanted: MemoryLimits) -> Sequence[str]:
         """Always empty: guests without a group are documented, and all other guests have all limits."""
@@ -460,28 +456,41 @@ class ProcessDriver(UndividedThreads):
         Before that, the driver notes in the guest's record which limits are the agent's.
         """
         record = self._table.running_record(guest.uuid)
-        pids, wanted = list(_guest_threads(record)[0]), self._scores.without_refused(guest, wanted)
-        todo = memory_limits.differing_limits(record.own_group, pids, wanted, _own_limits(record))
-        if not todo:
+        pids, group = list(_guest_threads(record)[0]), record.own_group
+        todo, _, score = self._compare_memory(record, wanted, pids)
+        if not todo and score is None:
             return False
         try:
             # The limits are noted before they are written. If the agent crashes between the two, the next
             # agent still knows the values as its own.
-            self._table.note_limits(guest.uuid, todo)
-            for name, amount in todo.items():
-                if name != memory_limits.OOM_SCORE and record.own_group is not None:
-                    record.own_group.limit_memory(name, amount)
+            names = todo.keys() if score is None else todo.keys() | {memory_limits.OOM_SCORE}
+            self._table.note_limits(guest.uuid, names)
+            if group is not None:
+                for name, amount in todo.items():
+                    group.limit_memory(name, amount)
             # The kernel protects the memory of a group only up to memory.low and memory.min of the groups
             # above it (cgroup-v2.rst).
             if {memory_limits.LOW, memory_limits.MIN} & todo.keys() and self._groups is not None:
                 self._groups.protect_guests()
-            if memory_limits.OOM_SCORE in todo:
-                self._scores.write(guest, pids, todo[memory_limits.OOM_SCORE])
+            if score is not None:
+                self._scores.write(guest, pids, score)
         except OSError as error:
             raise DriverError(f"the memory of guest {guest} cannot be limited: {error}") from error
         if (left := self.memory_limits(guest, wanted)) is not None:
             raise DriverError(f"the kernel did not apply {wanted} to guest {guest}, which has {left}")
         return True
+
+    def _compare_memory(
+        self, record: ProcessRecord, wanted: MemoryLimits, pids: Iterable[int]
+    ) -> tuple[dict[str, int], int | None, int | None]:
+        """The limits to write, by file, the present ``oom_score_adj``, and the score to write."""
+        group = record.own_group
+        todo = {} if group is None else memory_limits.differing_limits(group, wanted, record.limits)
+        # The score of a started guest comes from no other program: the guest inherits the score that the
+        # agent's unit sets.
+        is_own = not record.adopted or memory_limits.OOM_SCORE in record.limits
+        scores = self._scores.compare_scores(record.as_guest(), pids, wanted.oom_score_adj, is_own)
+        return todo, *scores
 
     # Block I/O
 
@@ -503,7 +512,7 @@ class ProcessDriver(UndividedThreads):
         try:
             self._table.note_limits(guest.uuid, {name for name, _ in todo})
             for name, line in todo:
-                group.write_io(name, line)
+                group.write_file(name, line)
         except OSError as error:
             raise DriverError(f"guest {guest} cannot have {line!r} in {name}: {error}") from error
         if left := self.blockio_drift(guest, wanted):
@@ -564,14 +573,3 @@ def _guest_threads(record: ProcessRecord) -> tuple[dict[int, frozenset[int]], bo
     if record.identity.pid in threads:
         return threads, False
     return threads | procfs.family_threads(record.identity.pid), record.own_group is not None
-
-
-def _own_limits(record: ProcessRecord) -> frozenset[str]:
-    """The limits that the agent is allowed to change.
-
-    These are the limits in the guest's record, and the score of a started guest.
-    """
-    own = frozenset(record.limits)
-    # The score of a started guest comes from no other program: the guest inherits the score that the agent's
-    # unit sets.
-    return own if record.adopted else own | {memory_limits.OOM_SCORE}

@@ -74,7 +74,7 @@ def _weight_writes(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) ->
     for name, most in WEIGHTS.items():
         if goal.weight is None and name not in noted:
             continue
-        text = group.io_text(name)
+        text = group.read_file(name)
         if text is None:
             continue
         has = next((int(line.split()[-1]) for line in text.splitlines() if line.startswith("default")), None)
@@ -88,7 +88,7 @@ def _device_writes(
     group: GuestCgroup, name: str, wanted: dict[str, str], noted: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     """The lines to write to a file such as ``io.max``, which has one line for each device with limits."""
-    text = group.io_text(name)
+    text = group.read_file(name)
     if text is None:
         return
     has = {device: rest for device, _, rest in (line.partition(" ") for line in text.splitlines()) if device}

@@ -14,7 +14,7 @@ import re
 import resource
 import shutil
 import subprocess
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -72,16 +72,10 @@ def adoptable_group(
     )
     if why_not:
         raise DriverError(f"group {folder} cannot be a guest: {why_not}")
-    leader = oldest_process(group.process_ids())
+    leader = procfs.oldest_process(group.process_ids())
     if leader is None:
         raise DriverError(f"group {folder} cannot be a guest: its processes have ended")
     return group, leader
-
-
-def oldest_process(pids: Iterable[int]) -> ProcessIdentity | None:
-    """The process that started first among these pids; None if no process with these pids runs."""
-    alive = (identity for pid in pids if (identity := procfs.identify_process(pid)) is not None)
-    return min(alive, key=lambda identity: (identity.start_time, identity.pid), default=None)
 
 
 def _find_objection(group: GuestCgroup, groups: CgroupRoot, guests: Collection[str]) -> str:

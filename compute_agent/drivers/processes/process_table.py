@@ -18,22 +18,19 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import ChangeKind, GuestChange, Listener
 from compute_agent.drivers.memory_limits import OomWatch
-from compute_agent.drivers.processes import launch
 from compute_agent.drivers.processes.launch import GUEST_VARIABLE
-from compute_agent.drivers.processes.records import ProcessRecord, RecordStore, UnusableRecord
+from compute_agent.drivers.processes.records import ProcessRecord, RecordStore
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.threads import ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
-
-Key = TypeVar("Key")
 
 PIDWATCH_THREAD: Final = ThreadSpec(
     "pidwatch",
@@ -44,14 +41,13 @@ PIDWATCH_THREAD: Final = ThreadSpec(
 )
 
 
-class PidWatch(Generic[Key]):
-    """One thread that waits for the ends of any number of processes, and calls a function when one ends."""
+class PidWatch:
+    """One thread that waits for the ends of any number of guests, and calls a function when one ends."""
 
-    def __init__(self, ended: Callable[[Key], None]) -> None:
+    def __init__(self, ended: Callable[[ProcessRecord], None]) -> None:
         """Start the thread.
 
-        :param ended: called once for each process that ended, from the watch's thread, with the key of the
-            process.
+        :param ended: called once for each guest with an ended main process, from the watch's thread.
         """
         self._ended = ended
         self._selector = selectors.DefaultSelector()
@@ -67,23 +63,23 @@ class PidWatch(Generic[Key]):
         """
         self._thread = start_thread(PIDWATCH_THREAD, self._run)
 
-    def add(self, key: Key, process: ProcessIdentity) -> bool:
-        """Watch a process; return whether it was still there. If not, ``ended`` is not called."""
-        pid = process.pid
+    def add(self, record: ProcessRecord) -> bool:
+        """Watch a guest; return whether its process was still there. If not, ``ended`` is not called."""
+        pid = record.identity.pid
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
             return False
         # pidfd_open() opens the process that has the pid at that moment. Only a check after the call proves
         # that this is the right process. A zombie has the identity None; the watch notices its end at once.
-        if procfs.identify_process(pid) not in (process, None):
+        if procfs.identify_process(pid) not in (record.identity, None):
             os.close(descriptor)
             return False
         with self._lock:
             if self._closed:
                 os.close(descriptor)
                 return True
-            self._selector.register(descriptor, selectors.EVENT_READ, (key, pid))
+            self._selector.register(descriptor, selectors.EVENT_READ, record)
             poll = select.poll()
             poll.register(descriptor, select.POLLIN)
             self._watched[pid] = descriptor, poll
@@ -111,7 +107,7 @@ class PidWatch(Generic[Key]):
             for ready, _ in self._selector.select():
                 if ready.data is None:
                     continue  # This is the pipe of close().
-                key, pid = ready.data
+                record, pid = ready.data, ready.data.identity.pid
                 with self._lock:
                     self._selector.unregister(ready.fileobj)
                     # Only an entry with this descriptor is removed, because another process with the same pid
@@ -121,9 +117,9 @@ class PidWatch(Generic[Key]):
                     os.close(ready.fd)
                 # The callback may add the next main process of the guest, so it is called without the lock.
                 try:
-                    self._ended(key)
+                    self._ended(record)
                 except Exception:
-                    LOG.exception("Could not handle the end of %s", key)
+                    LOG.exception("Could not handle the end of %s", record)
         with self._lock:
             # Without entries, is_running() returns False for all processes, and the table asks /proc instead.
             self._watched.clear()
@@ -165,7 +161,7 @@ class ProcessTable:
         self._endings: dict[tuple[str, int], str] = {}
         """The exit status or signal of ended guests, by uuid and pid, oldest first."""
         self._listener: Listener | None = None
-        self._watch: PidWatch[ProcessRecord] | None = None
+        self._watch: PidWatch | None = None
         self.oom = OomWatch()
         records, self._unusable = store.load()
         for record in records:
@@ -186,7 +182,7 @@ class ProcessTable:
                 )
             self.oom.begin_counting(record.uuid, record.own_group)
         for it in self._unusable:
-            LOG.error("The agent does not manage a guest: %s", describe_unusable(it))
+            LOG.error("The agent does not manage a guest: %s", it.message)
 
     def start_watch(self, listener: Listener) -> None:
         """Call ``listener`` from now on for each guest that ends, or gets another main process."""
@@ -220,7 +216,7 @@ class ProcessTable:
         :raises DriverError: there is such a record.
         """
         if (it := self._store.find_unusable(guest_uuid)) is not None:
-            raise DriverError(describe_unusable(it))
+            raise DriverError(it.message)
 
     def forbid_guests(self, pids: set[int]) -> None:
         """Check that none of the processes is the main process of a guest or one of its descendants.
@@ -248,7 +244,7 @@ class ProcessTable:
 
     def watch_ending(self, record: ProcessRecord) -> None:
         """Watch for the end of a guest. If the guest has ended already, handle its end at once."""
-        if self._watch is not None and not self._watch.add(record, record.identity):
+        if self._watch is not None and not self._watch.add(record):
             self.handle_end(record)
 
     def child_process(self, guest_uuid: str) -> subprocess.Popen[bytes]:
@@ -266,7 +262,7 @@ class ProcessTable:
         # the file.
         with self._lock:
             found = {it.guest_uuid: self._store.find_unusable(it.guest_uuid) for it in self._unusable}
-        return {guest_uuid: describe_unusable(it) for guest_uuid, it in found.items() if it is not None}
+        return {guest_uuid: it.message for guest_uuid, it in found.items() if it is not None}
 
     def running_records(self) -> list[ProcessRecord]:
         """The records of the guests that run now."""
@@ -289,7 +285,7 @@ class ProcessTable:
             if record is None or self._is_running(record.identity):
                 return record
             # The oldest process is chosen, so that each reader of the record chooses the same process.
-            heir = launch.oldest_process(record.member_pids()) if record.whole_group else None
+            heir = procfs.oldest_process(record.member_pids()) if record.whole_group else None
             if heir is None:
                 return None
             record = replace(record, identity=heir, command=procfs.command_line(heir.pid))
@@ -447,15 +443,6 @@ def describe_status(status: int) -> str:
     except ValueError:
         # Real-time signals have no names.
         return f"signal {-status}"
-
-
-def describe_unusable(it: UnusableRecord) -> str:
-    """A message that says why a record cannot be used and what to do about it."""
-    return (
-        f"the guest record {it.path} cannot be used ({it.reason}), so its guest is not managed:"
-        f" adopt the process again (compute-agent guest adopt --uuid {it.guest_uuid} --pid PID), or remove"
-        " the file if the guest does not run any more"
-    )
 
 
 def _end_leftovers(record: ProcessRecord) -> None:

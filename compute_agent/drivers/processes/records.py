@@ -21,6 +21,7 @@ import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -37,13 +38,7 @@ from compute_agent.files import (
     write_durably,
 )
 from compute_agent.model.guest import Guest, GuestIdentity
-from compute_agent.model.guest_settings import (
-    SETTING_NAMES,
-    EmulatorPolicy,
-    GuestSettings,
-    MemoryType,
-    ThreadPolicy,
-)
+from compute_agent.model.guest_settings import SETTING_NAMES, GuestSettings
 from compute_agent.model.messages import full_name, is_uuid, printable_text
 
 LOG = logging.getLogger(__name__)
@@ -293,6 +288,15 @@ class UnusableRecord:
         """The uuid in the file's name."""
         return self.path.name.removesuffix(RECORD_SUFFIX)
 
+    @property
+    def message(self) -> str:
+        """The reason why the record cannot be used, and the remedy."""
+        return (
+            f"the guest record {self.path} cannot be used ({self.reason}), so its guest is not managed:"
+            f" adopt the process again (compute-agent guest adopt --uuid {self.guest_uuid} --pid PID), or"
+            " remove the file if the guest does not run any more"
+        )
+
 
 class RecordStore:
     """Records as files ``UUID.json`` in one folder, with the output of the guests in ``UUID.log``."""
@@ -475,12 +479,9 @@ def parse_settings(content: Mapping[str, Any], strict: bool = True) -> GuestSett
     if unknown and strict:
         raise ValueError(f"unknown guest settings: {', '.join(unknown)}")
     values = {name: value for name, value in content.items() if name in known}
-    if "thread_policy" in values:
-        values["thread_policy"] = ThreadPolicy(values["thread_policy"])
-    if "emulator_policy" in values:
-        values["emulator_policy"] = EmulatorPolicy(values["emulator_policy"])
-    if "memory_type" in values:
-        values["memory_type"] = MemoryType(values["memory_type"])
+    for name, default in known.items():
+        if name in values and isinstance(default, StrEnum):
+            values[name] = type(default)(values[name])
     for name, value in values.items():
         # Exact types are compared, because True is an int, too.
         if type(value) is not type(known[name]):

@@ -7,10 +7,10 @@ processes. In a unit without a main process, the oldest process counts as the ma
 setting of a unit that systemd keeps, such as ``AllowedCPUs``. A value *of the unit's own* is the value that a
 property had before the agent changed it.
 
-``driver.py`` is the driver, which extends :mod:`compute_agent.drivers.foreign`. ``unit_table.py`` finds
-guests, and parses the section ``[X-ComputeAgent]``. ``editor.py`` sets properties and restores their old
-values. ``unit_state.py`` parses answers of systemd, and converts types of the bus. ``manager.py`` calls
-systemd, and ``bus.py`` has the connection.
+``driver.py`` is the driver, which extends :mod:`compute_agent.drivers.foreign`; it sets properties and
+restores their old values. ``unit_table.py`` finds guests, and parses the section ``[X-ComputeAgent]``.
+``unit_state.py`` parses answers of systemd, and converts types of the bus. ``manager.py`` calls systemd, and
+``bus.py`` has the connection.
 
 Example: ``db.service`` has the section ``[X-ComputeAgent]``, and the agent gives it CPUs 4-7. The agent
 records that ``AllowedCPUs`` was empty, sets 4-7, and waits until ``cpuset.cpus`` of the service's control

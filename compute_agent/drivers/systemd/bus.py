@@ -137,7 +137,7 @@ class BusConnection:
         except (OSError, self._jeepney.AuthenticationError) as error:
             self._socket.close()
             raise DriverError(f"the message bus at {path} does not answer: {error}") from error
-        self._thread = start_thread(BUS_THREAD, self._run)
+        start_thread(BUS_THREAD, self._run)
         try:
             self.call_method(BUS_NAME, BUS_PATH, BUS_NAME, "Hello")
         except DriverError:
@@ -324,21 +324,3 @@ class BusConnection:
                 return  # The answer is late, or another program has made it up.
             del self._pending[serial]
         answer.set_result(message)
-
-
-BusOpener = Callable[[Callable[[BusSignal], None], Callable[[], None]], BusConnection]
-"""A function that opens a connection. The connection calls the first argument at each signal, and the second
-at its end."""
-
-
-def bus_opener(path: Path, seconds: float = CALL_SECONDS) -> BusOpener:
-    """Return a function that connects to the message bus on a UNIX socket.
-
-    :raises DriverError: jeepney is not installed.
-    """
-    load_jeepney()
-
-    def open_bus(on_signal: Callable[[BusSignal], None], on_closed: Callable[[], None]) -> BusConnection:
-        return BusConnection(path, on_signal, on_closed, seconds)
-
-    return open_bus

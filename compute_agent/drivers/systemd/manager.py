@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from compute_agent.drivers.foreign.values import Values
@@ -16,10 +18,11 @@ from compute_agent.drivers.peer import PeerHint
 from compute_agent.drivers.systemd.bus import (
     BUS_NAME,
     BUS_PATH,
+    CALL_SECONDS,
     BusConnection,
     BusError,
-    BusOpener,
     BusSignal,
+    load_jeepney,
 )
 from compute_agent.drivers.systemd.unit_state import (
     KINDS,
@@ -63,13 +66,20 @@ class SystemdManager:
     Each call raises :class:`~compute_agent.model.messages.DriverError` if systemd does not answer in time.
     """
 
-    def __init__(self, open_bus: BusOpener, on_hint: Callable[[PeerHint], None]) -> None:
+    def __init__(
+        self, bus_path: Path, on_hint: Callable[[PeerHint], None], seconds: float = CALL_SECONDS
+    ) -> None:
         """Begin without a connection; :meth:`open` connects.
 
+        :param bus_path: the UNIX socket of the message bus.
         :param on_hint: called for each hint, from the connection's thread or from a thread that makes a call.
+        :param seconds: the time limit of each call.
+        :raises DriverError: jeepney is not installed.
         """
-        self._open_bus = open_bus
+        load_jeepney()
+        self._bus_path = bus_path
         self._on_hint = on_hint
+        self._seconds = seconds
         self._bus: BusConnection | None = None
         self._owner = ""
         self._version = 0
@@ -90,7 +100,8 @@ class SystemdManager:
         :raises DriverError: the bus or systemd does not answer.
         """
         self.close()
-        bus = self._open_bus(self._on_signal, lambda: self._on_hint(PeerHint()))
+        hint_all = partial(self._on_hint, PeerHint())
+        bus = BusConnection(self._bus_path, self._on_signal, hint_all, self._seconds)
         try:
             for rule in _RULES:
                 bus.call_method(BUS_NAME, BUS_PATH, BUS_NAME, "AddMatch", "s", (rule,))

@@ -2,7 +2,7 @@
 
 :mod:`compute_agent.drivers.foreign.values` defines the names of properties. A property has a type on the bus,
 and systemd's files for properties have names of their own. All functions are pure, apart from
-:func:`find_running`, which reads /proc. The agent checks each value, because other programs choose some of
+:func:`find_main`, which reads /proc. The agent checks each value, because other programs choose some of
 the values. For example, a service names its main process (``MAINPID=`` of sd_notify(3)).
 """
 
@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.foreign.table import ExcludedSubjectError, RunningGroup, group_members
+from compute_agent.drivers.foreign.table import ExcludedSubjectError, group_members
 from compute_agent.drivers.foreign.values import (
     DEFAULTS,
     FILE_NAMES,
@@ -30,6 +30,7 @@ from compute_agent.drivers.foreign.values import (
     Value,
     Values,
 )
+from compute_agent.drivers.procfs import ProcessIdentity
 
 UNIT_DEFAULTS: Final[Values] = {name: value for name, value in DEFAULTS.items() if name not in FILE_NAMES}
 """The properties that the agent sets, with their defaults."""
@@ -209,7 +210,6 @@ class UnitState:
     :ivar files: the unit file and its drop-ins, in the order in which systemd applies them.
     :ivar main_pid: the pid of the main process; 0 if there is none, as in each scope and slice.
     :ivar group: the path of the control group below the root of all groups; empty if the unit has no group.
-    :ivar values: the values of the properties that the agent sets.
     """
 
     name: str
@@ -218,7 +218,6 @@ class UnitState:
     files: tuple[Path, ...]
     main_pid: int = 0
     group: str = ""
-    values: Values | None = None
     invocation: str = ""
 
     @property
@@ -270,7 +269,9 @@ def parse_group(unit: UnitState, properties: Mapping[str, Any]) -> UnitState:
     group = _text(properties, "ControlGroup")
     if group and not _is_group_of(unit.name, group):
         raise ValueError(f"ControlGroup {group[:300]!r} is not the group of the unit")
-    return replace(unit, main_pid=main_pid, group=group, values=decode_values(properties))
+    # A unit with values that the agent cannot read is not managed.
+    decode_values(properties)
+    return replace(unit, main_pid=main_pid, group=group)
 
 
 def _text(properties: Mapping[str, Any], name: str) -> str:
@@ -295,23 +296,22 @@ def _names_of(part: str) -> tuple[str, str]:
     return part, part.removeprefix("_")
 
 
-def find_running(unit: UnitState, groups: Path) -> RunningGroup | None:
-    """The main process and the group of a unit; None if the unit has no process now.
+def find_main(unit: UnitState, groups: Path, folder: Path) -> ProcessIdentity | None:
+    """The main process of a unit; None if the unit has no process now.
 
     The oldest process stands for the main process of a scope, a slice, and a service that has none.
 
     :param groups: the folder of the root of all groups.
+    :param folder: the folder of the unit's group.
     :raises UnfitSubjectError: the unit cannot be a guest.
     """
     if not unit.may_run or not unit.group:
         return None
-    folder = groups / unit.group.strip("/")
     pids = group_members(groups, folder, unit.main_pid)
     # systemd may name a main process outside of the group, which does not belong to the unit.
     main = procfs.identify_process(unit.main_pid) if unit.main_pid in pids else None
     # A service that is starting and has only a process of ExecStartPre= is not a guest yet. A service that is
     # stopping may have other processes for some time after the end of its main process.
     if main is None and unit.active != "activating":
-        alive = (identity for pid in pids if (identity := procfs.identify_process(pid)) is not None)
-        main = min(alive, key=lambda one: (one.start_time, one.pid), default=None)
-    return None if main is None else RunningGroup(main, folder)
+        return procfs.oldest_process(pids)
+    return main

@@ -38,15 +38,15 @@ from compute_agent.drivers.foreign.table import (
     ExcludedSubjectError,
     GuestEntry,
     GuestTable,
-    RunningGroup,
     SubjectFinding,
     UnfitSubjectError,
 )
+from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.drivers.systemd.manager import SystemdManager
 from compute_agent.drivers.systemd.unit_state import (
     SLICE,
     UnitState,
-    find_running,
+    find_main,
     outer_units,
     parse_group,
     parse_unit,
@@ -194,9 +194,8 @@ class UnitTable(GuestTable):
 
     def guest_above(self, folder: str) -> str:
         """The name of the service with a control group that contains the given folder; empty if none has."""
-        outer = (
-            one.guest.name for one in self.all_entries() if Path(folder).is_relative_to(one.running.folder)
-        )
+        entries = self.all_entries()
+        outer = (one.guest.name for one in entries if Path(folder).is_relative_to(one.own_group.folder))
         return next(outer, "")
 
     def overruled_units(self) -> set[str]:
@@ -204,7 +203,7 @@ class UnitTable(GuestTable):
         return self._find_overruled(self.list_inner())
 
     def _find_overruled(self, inner: Mapping[str, Guest]) -> set[str]:
-        return {one.guest.name for one in self.all_entries() if _find_inside(inner, one.running.folder)}
+        return {one.guest.name for one in self.all_entries() if _find_inside(inner, one.own_group.folder)}
 
     def begin_round(self) -> None:
         """Begin a round of reads, in which all units are compared with one list of other drivers' guests.
@@ -271,7 +270,7 @@ class UnitTable(GuestTable):
         inner = {
             name
             for name, entry in entries.items()
-            if self._find_outer(f"/{entry.running.folder.relative_to(self._groups)}")
+            if self._find_outer(f"/{entry.own_group.folder.relative_to(self._groups)}")
         }
         return self.order_keys(waiting | inner)
 
@@ -317,42 +316,39 @@ class UnitTable(GuestTable):
                 f"it belongs to slice {outer}, which is a guest: set Guest=false in one of the two"
             )
         self._refuse_namesake(unit.name, guest_uuid, "unit", "Uuid=")
-        running = find_running(unit, self._groups)
-        if running is None or self._is_outdated(unit, running):
+        folder = self._groups / unit.group.strip("/")
+        main = find_main(unit, self._groups, folder)
+        if main is None or self._is_outdated(unit, main):
             return SubjectFinding(managed=guest_uuid)
-        if inner := _find_inside(self._inner_guests(), running.folder):
+        if inner := _find_inside(self._inner_guests(), folder):
             raise ExcludedSubjectError(
                 f"guest {inner.name} of driver {inner.driver} runs in it: remove one of the two"
             )
-        start = procfs.seconds_at_start(running.main.pid)
+        start = procfs.seconds_at_start(main.pid)
         guest = Guest(
             guest_uuid,
             self._driver,
             unit.name,
-            running.main.pid,
+            main.pid,
             settings.guest_settings,
-            str(running.folder),
+            str(folder),
             {"unit": unit.name},
             declared=dict(settings.declared),
             declared_by=SettingSource.UNIT,
             declared_problems=settings.problems,
-            run=(running.main.pid, start or 0.0) if unit.invocation else None,
+            run=(main.pid, start or 0.0) if unit.invocation else None,
         )
-        entry = GuestEntry(guest, running, settings.memory_mb, unit.invocation)
+        entry = GuestEntry(guest, main, settings.memory_mb, unit.invocation)
         return SubjectFinding(entry, guest_uuid)
 
-    def _is_outdated(self, unit: UnitState, running: RunningGroup) -> bool:
+    def _is_outdated(self, unit: UnitState, main: ProcessIdentity) -> bool:
         """Whether a unit with another main process has another run, too.
 
         It has been started again between the two reads of its properties. A signal of the new run follows.
         """
         with self._lock:
             before = self._entries.get(unit.name)
-        if (
-            before is None
-            or before.invocation != unit.invocation
-            or before.running.main.pid == running.main.pid
-        ):
+        if before is None or before.invocation != unit.invocation or before.main.pid == main.pid:
             return False
         properties = self._manager.read_unit(unit.name)
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import ChangeKind, CpuSettings, GuestChange, GuestFlavor, OomKill
+from compute_agent.drivers.base import ChangeKind, CpuSettings, GuestChange, OomKill
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
@@ -111,7 +111,7 @@ class TestOneProcessTwice:
         both.watch_guests(changes.append)
         first.running["s"] = replace(run(first, "s"), cgroup="/sys/fs/cgroup/system.slice/db.service")
         guest = run(second, "p")
-        second._listener(GuestChange(ChangeKind.STARTED, guest))
+        second.report(GuestChange(ChangeKind.STARTED, guest))
         assert changes == []
         second.end(guest)
         assert [change.kind for change in changes] == [ChangeKind.STOPPED]
@@ -136,21 +136,9 @@ class TestFlavors:
     def test_without_such_a_driver_there_are_none(self, both):
         assert both.flavor_source is None
 
-    def test_guests_of_the_other_driver_have_an_empty_flavor(self, both, first, second):
-        class Flavors:
-            host_name = "h"
-
-            def read_flavor(self, guest):
-                return GuestFlavor({"MEMORY_MB": 1})
-
-            def inactive_guests(self):
-                return frozenset({"x"})
-
-        first.flavor_source = Flavors()
-        flavors = both.flavor_source
-        assert flavors.read_flavor(run(first, "a")) == GuestFlavor({"MEMORY_MB": 1})
-        assert flavors.read_flavor(run(second, "b")) == GuestFlavor()
-        assert (flavors.host_name, flavors.inactive_guests()) == ("h", {"x"})
+    def test_the_driver_with_flavors_is_the_source(self, both, second):
+        second.flavor_source = second
+        assert both.flavor_source is second
 
 
 class TestOneUuidTwice:
@@ -203,7 +191,7 @@ class TestOneUuidTwice:
         both.watch_guests(changes.append)
         run(first, "a")
         change = GuestChange(kind, run(second, uuid))
-        second._listener(change)
+        second.report(change)
         assert changes == ([change] if is_told else [])
 
 
@@ -231,7 +219,7 @@ class TestAwaited:
     def test_changes_of_the_others_are_reported(self, both, second):
         changes = []
         both.watch_guests(changes.append)
-        second._listener(GuestChange(ChangeKind.STARTED, run(second, "b")))
+        second.report(GuestChange(ChangeKind.STARTED, run(second, "b")))
         assert len(changes) == 1
 
     def test_if_all_are_awaited_no_guest_is_known(self, both, second):

@@ -90,12 +90,11 @@ def starting_driver(request, tmp_path):
 def services(tmp_path):
     """A fake systemd with a driver."""
     pytest.importorskip("jeepney", reason="needs jeepney, of the extra systemd")
-    from compute_agent.drivers.systemd.bus import bus_opener
     from tests.compute_agent.drivers.systemd.fake_systemd import FakeSystemd
 
     fake: Any = FakeSystemd(tmp_path)
     records = ValueRecords(tmp_path / "records", "service")
-    fake.driver = SystemdDriver(bus_opener(fake.path), "host", records, fake.folders)
+    fake.driver = SystemdDriver(fake.path, "host", records, fake.folders)
     yield fake
     fake.close()
 
@@ -105,9 +104,7 @@ def containers(tmp_path, monkeypatch):
     """A fake engine with a driver."""
     fake: Any = FakeEngine(tmp_path, monkeypatch)
     records = ValueRecords(tmp_path / "records", "container")
-    fake.driver = ContainerDriver(
-        "podman", fake.path, "host", records, fake.folders, group_path=fake.group_path
-    )
+    fake.driver = ContainerDriver("podman", fake.path, "host", records, fake.folders)
     yield fake
     fake.close()
 

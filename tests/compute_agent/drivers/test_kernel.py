@@ -377,7 +377,7 @@ class TestBlockIo:
         driver.apply_blockio(guest, wanted)
         for one in (driver, make_driver()):
             (group_of(guest).folder / "io.weight").write_text("default 7\n")
-            GuestCgroup(group_of(guest).folder).write_io("io.max", f"{DISK} rbps=max")
+            GuestCgroup(group_of(guest).folder).write_file("io.max", f"{DISK} rbps=max")
             assert "io.weight has not default 50; io.max has not" in one.blockio_drift(guest, wanted)
             assert one.apply_blockio(guest, wanted)
             assert io_of(guest, "weight") == "default 50"
@@ -386,7 +386,7 @@ class TestBlockIo:
     def test_foreign_block_io_stays(self, driver):
         guest = start(driver)
         (group_of(guest).folder / "io.weight").write_text("default 7\n")
-        GuestCgroup(group_of(guest).folder).write_io("io.max", f"{DISK} rbps=4096")
+        GuestCgroup(group_of(guest).folder).write_file("io.max", f"{DISK} rbps=4096")
         for wanted in (None, BlockIo(50, DeviceRates(1 << 20), None, frozenset({DISK}))):
             assert driver.blockio_drift(guest, wanted) == ""
             assert not driver.apply_blockio(guest, wanted)

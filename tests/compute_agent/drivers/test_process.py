@@ -18,8 +18,15 @@ from compute_agent.drivers.base import ChangeKind, CpuSettings, GuestChange
 from compute_agent.drivers.processes import driver as module
 from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.drivers.processes.process_table import PidWatch, ProcessTable
-from compute_agent.drivers.processes.records import RecordStore
-from compute_agent.model.guest_settings import GuestSettings, MemoryType
+from compute_agent.drivers.processes.records import ProcessRecord, RecordStore
+from compute_agent.model.guest_settings import (
+    SETTING_NAMES,
+    EmulatorPolicy,
+    GuestSettings,
+    IsolationLevel,
+    MemoryType,
+    ThreadPolicy,
+)
 from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.waits import wait_for
 
@@ -31,6 +38,21 @@ PINNED = CpuSettings((ONE,), ONE)
 
 
 OTHER = str(uuid.UUID(int=7))
+
+CHOSEN = GuestSettings(
+    3,
+    ThreadPolicy.ISOLATE,
+    EmulatorPolicy.ISOLATE,
+    "BE",
+    7,
+    "{}",
+    "bulk",
+    MemoryType.DRAM,
+    "fast",
+    True,
+    True,
+    IsolationLevel.ALONE,
+)
 
 
 def _changed(**fields):
@@ -152,14 +174,21 @@ def test_a_watch_does_not_take_another_process_with_the_same_pid_for_its_own(sle
     watch = PidWatch(ended.put)
     try:
         identity = procfs.identify_process(sleeper.pid)
-        assert not watch.add("before", replace(identity, start_time=identity.start_time - 1))
+        now = ProcessRecord(OTHER, "now", identity, GuestSettings(), ("sleep",))
+        assert not watch.add(replace(now, identity=replace(identity, start_time=identity.start_time - 1)))
         assert not watch.is_running(sleeper.pid)
-        assert watch.add("now", identity)
+        assert watch.add(now)
         sleeper.kill()
-        assert ended.get(timeout=60) == "now"
+        assert ended.get(timeout=60) == now
         assert ended.empty()
     finally:
         watch.close()
+
+
+def test_the_next_agent_knows_all_settings_of_a_guest(driver, uid, folder):
+    assert CHOSEN.chosen_values.keys() == set(SETTING_NAMES)
+    driver.create_guest(uid, uid, CHOSEN, ("sleep", "60"))
+    assert [guest.settings for guest in ProcessDriver(folder, look_only=True).guests()] == [CHOSEN]
 
 
 def test_output_goes_to_a_file(driver, uid):

@@ -27,9 +27,7 @@ def open_driver(tmp_path):
     def open_driver(engine, **options):
         options = {"look_interval": 60.0, **options}
         records = ValueRecords(tmp_path / "records", "container", options.get("look_only", False))
-        driver: Any = ContainerDriver(
-            "podman", engine.path, HOST, records, engine.folders, group_path=engine.group_path, **options
-        )
+        driver: Any = ContainerDriver("podman", engine.path, HOST, records, engine.folders, **options)
         driver.changes = queue.Queue()
         driver.watch_guests(driver.changes.put)
         opened.append(driver)

@@ -18,8 +18,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from compute_agent.drivers import factory
-from compute_agent.drivers.containers.driver import ContainerDriver
+from compute_agent.drivers import factory, procfs
 from compute_agent.drivers.foreign.editor import HostFolders
 from compute_agent.model import cpuset
 from tests.compute_agent.cgroups import FakeCgroups
@@ -53,8 +52,8 @@ class FakeContainer:
 class ContainerGroups(FakeCgroups):
     """Groups that move their processes to their CPUs, as the kernel does."""
 
-    def _write(self, group, name, value):
-        super()._write(group, name, value)
+    def _write_file(self, group, name, value):
+        super()._write_file(group, name, value)
         if name == "cpuset.cpus":
             for pid in self._process_ids(group):
                 os.sched_setaffinity(pid, cpuset.parse(value))
@@ -93,6 +92,8 @@ class FakeEngine:
         self._streams = []
         self._lock = threading.RLock()
         self.groups = ContainerGroups(folder / "cgroup", monkeypatch)
+        self._real_path = procfs.cgroup_path
+        monkeypatch.setattr(procfs, "cgroup_path", self._group_path)
         self._server = None
         self.listen()
 
@@ -233,22 +234,16 @@ class FakeEngine:
 
     def serve_drivers(self, monkeypatch):
         """Let the drivers of agents find the groups of this engine."""
-        fake = self
-
-        class FakeGroupsDriver(ContainerDriver):
-            def __init__(self, *arguments, **options):
-                super().__init__(*arguments, group_path=fake.group_path, **options)
-
-        monkeypatch.setattr(factory, "HostFolders", lambda *folders: fake.folders)
-        monkeypatch.setattr(factory, "ContainerDriver", FakeGroupsDriver)
+        monkeypatch.setattr(factory, "HostFolders", lambda *folders: self.folders)
 
     def folder_of(self, container):
         return self.folders.groups / container.group.strip("/")
 
-    def group_path(self, pid):
+    def _group_path(self, pid):
         """The path of the group of a process, as /proc/PID/cgroup has it; empty if the process has ended."""
         running = ((one, it) for one in self.containers.values() for it in one.processes if it.poll() is None)
-        return next((one.group for one, it in running if it.pid == pid), "")
+        found = next((one.group for one, it in running if it.pid == pid), None)
+        return self._real_path(pid) if found is None else found
 
     def group_file(self, name, file):
         return (self.folder_of(self.named(name)) / file).read_text().strip()

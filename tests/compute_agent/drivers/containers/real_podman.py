@@ -18,7 +18,6 @@ import tarfile
 import time
 from pathlib import Path
 
-from compute_agent.drivers import procfs
 from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.foreign.editor import HostFolders
 from tests.waits import wait_for
@@ -74,8 +73,6 @@ def pack_sleep(archive):
 
 class RealPodman:
     """Podman's service and its containers."""
-
-    group_path = staticmethod(procfs.cgroup_path)
 
     def __init__(self, folder):
         self.path = folder / "podman.sock"

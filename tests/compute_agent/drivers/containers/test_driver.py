@@ -336,9 +336,9 @@ class TestSetting:
 
     def test_a_round_of_comparisons_reads_the_files_once(self, engine, rig, monkeypatch):
         driver, guest = rig
-        readings, io_text = [], GuestCgroup.io_text
+        readings, read_file = [], GuestCgroup.read_file
         monkeypatch.setattr(
-            GuestCgroup, "io_text", lambda group, file: readings.append(file) or io_text(group, file)
+            GuestCgroup, "read_file", lambda group, file: readings.append(file) or read_file(group, file)
         )
 
         def compare_everything():
@@ -396,20 +396,20 @@ class TestSetting:
 
     def test_a_value_that_the_kernel_refuses_is_an_error(self, engine, rig, monkeypatch):
         driver, guest = rig
-        write = GuestCgroup.write_io
+        write = GuestCgroup.write_file
 
         def refuse(group, name, line):
             if name == "memory.max":
                 raise OSError(22, "Invalid argument")
             write(group, name, line)
 
-        monkeypatch.setattr(GuestCgroup, "write_io", refuse)
+        monkeypatch.setattr(GuestCgroup, "write_file", refuse)
         with pytest.raises(DriverError, match=rf"{guest.uuid}.*cannot have '1073741824' in memory\.max"):
             driver.limit_memory(guest, MemoryLimits(1 << 30))
 
     def test_a_value_that_the_kernel_does_not_take_is_an_error(self, engine, rig, monkeypatch):
         driver, guest = rig
-        monkeypatch.setattr(GuestCgroup, "write_io", lambda *arguments: None)
+        monkeypatch.setattr(GuestCgroup, "write_file", lambda *arguments: None)
         with pytest.raises(DriverError, match="kernel did not accept MemoryMax"):
             driver.limit_memory(guest, MemoryLimits(1 << 30))
 
@@ -429,7 +429,7 @@ class TestSetting:
             raise SystemExit
 
         with monkeypatch.context() as patch:
-            patch.setattr(GuestCgroup, "write_io", die)
+            patch.setattr(GuestCgroup, "write_file", die)
             with pytest.raises(SystemExit):
                 driver.apply_cpu_limits(guest, CpuLimits(300))
         driver.close()
@@ -552,14 +552,14 @@ class TestSetting:
         driver.close()
         there.remove("8:16")
         file.write_text(f"8:32 {own}\n".replace("1000", "300"))
-        write = GuestCgroup.write_io
+        write = GuestCgroup.write_file
 
         def refuse(group, name, line):
             if line.startswith("8:16"):
                 raise OSError(errno.ENODEV, "No such device")
             write(group, name, line)
 
-        monkeypatch.setattr(GuestCgroup, "write_io", refuse)
+        monkeypatch.setattr(GuestCgroup, "write_file", refuse)
         engine.images[IMAGE] = GUEST
         open_driver(engine)
         assert engine.group_file(DB, "io.max") == f"8:32 {own}"
@@ -577,7 +577,7 @@ class TestSetting:
             raise OSError(errno.ENODEV, "No such device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(GuestCgroup, "write_io", refuse)
+            patch.setattr(GuestCgroup, "write_file", refuse)
             open_driver(engine).close()
         assert "cannot be restored" in caplog.text
         assert records(tmp_path)
@@ -707,7 +707,7 @@ class TestPods:
             shutil.rmtree(group.folder)
             raise OSError(errno.ENODEV, "No such device")
 
-        monkeypatch.setattr(GuestCgroup, "_write", write)
+        monkeypatch.setattr(GuestCgroup, "write_file", write)
         engine.stop_pod("web")
         wait_for(lambda: records(tmp_path) == [])
 

@@ -3,10 +3,11 @@
 import json
 import queue
 import socket
+import threading
 
 import pytest
 
-from compute_agent.drivers.containers.engine import EventStream
+from compute_agent.drivers.containers.engine import EVENTS_THREAD, EventStream
 from tests.compute_agent.drivers.containers.fake_engine import GUEST
 from tests.waits import wait_for
 
@@ -103,8 +104,10 @@ def test_the_end_of_the_engine_ends_the_stream(engine, follow, changes):
 
 
 def test_a_closed_stream_ends_its_thread(follow, changes):
+    before = set(threading.enumerate())
     stream = follow()
+    (thread,) = [one for one in set(threading.enumerate()) - before if one.name == EVENTS_THREAD.name]
     stream.close()
     assert changes.get(timeout=5) == ""
-    stream._thread.join(5)
-    assert not stream._thread.is_alive()
+    thread.join(5)
+    assert not thread.is_alive()

@@ -146,13 +146,12 @@ def guest_of(request, tmp_path, monkeypatch):
     driver: Any
     if request.param == "systemd":
         pytest.importorskip("jeepney", reason="needs jeepney, of the extra systemd")
-        from compute_agent.drivers.systemd.bus import bus_opener
         from compute_agent.drivers.systemd.driver import SystemdDriver
         from tests.compute_agent.drivers.systemd.fake_systemd import FakeSystemd
 
         fake = FakeSystemd(tmp_path)
         fake.start("db.service")
-        driver = SystemdDriver(bus_opener(fake.path), "host", records, fake.folders)
+        driver = SystemdDriver(fake.path, "host", records, fake.folders)
     else:
         fake = FakeEngine(tmp_path, monkeypatch)
         if request.param == "pod":
@@ -162,7 +161,6 @@ def guest_of(request, tmp_path, monkeypatch):
         engine = "docker" if request.param == "docker" else "podman"
         driver = ContainerDriver(
             *(engine, fake.path, "host", records, fake.folders),
-            group_path=fake.group_path,
             whole_pods=request.param == "pod",
         )
     (guest,) = driver.guests()

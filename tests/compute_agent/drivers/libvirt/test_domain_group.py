@@ -3,27 +3,20 @@
 test_driver.py has tests with real groups.
 """
 
+from functools import partial
+
 import pytest
 
 from compute_agent.drivers.base import CpuLimits
-from compute_agent.drivers.libvirt import running_domain
-from compute_agent.drivers.libvirt.running_domain import DomainGroup
+from compute_agent.drivers.libvirt.running_domain import DomainGroup, find_group, parse_group
 
 SCOPE = "machine.slice/machine-qemu\\x2d1\\x2da.scope"
 
 
 @pytest.fixture
-def find(tmp_path, monkeypatch):
+def find(tmp_path):
     """A function that finds the group of a process from the text of its /proc/PID/cgroup."""
-    monkeypatch.setattr(
-        running_domain, "_mount_points", lambda: {"": tmp_path / "unified", "cpu": tmp_path / "cpu"}
-    )
-
-    def look(text):
-        monkeypatch.setattr(running_domain, "read_text", {"/proc/7/cgroup": text}.__getitem__)
-        return running_domain.find_group(7)
-
-    return look
+    return partial(parse_group, mounts={"": tmp_path / "unified", "cpu": tmp_path / "cpu"})
 
 
 def test_on_a_host_with_systemd_the_scope_and_the_group_below_it_count(find, tmp_path):
@@ -49,7 +42,7 @@ def test_a_process_in_no_group_of_libvirts_has_none(find, text):
 
 
 def test_a_process_that_ended_has_none():
-    assert running_domain.find_group(2**22 + 1) is None
+    assert find_group(2**22 + 1) is None
 
 
 class TestUnified:

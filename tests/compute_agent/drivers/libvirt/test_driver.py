@@ -17,13 +17,14 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, GuestChange, GuestFlavor
 from compute_agent.drivers.libvirt import domain_metadata, qemu
 from compute_agent.drivers.libvirt.connection import LibvirtConnection
-from compute_agent.drivers.libvirt.domain_definition import NAMESPACE, MemoryBinding
+from compute_agent.drivers.libvirt.domain_definition import NAMESPACE
 from compute_agent.drivers.libvirt.domain_table import DomainTable
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.libvirt.running_domain import DomainGroup
 from compute_agent.model.guest import UNCONSTRAINED, PlacementConstraints
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
+from tests.compute_agent.builders import build_guest
 from tests.compute_agent.libvirtd import Libvirtd, thread_cpus
 from tests.waits import wait_for
 
@@ -238,6 +239,7 @@ def test_a_domain_with_any_metadata_is_seen(watched, libvirtd):
     guest = watched.started()
     assert guest.settings == GuestSettings(vcpus=2)
     assert watched.driver.read_flavor(guest) == GuestFlavor({})
+    assert watched.driver.read_flavor(build_guest("other", driver="process")) == GuestFlavor()
     watched.driver.apply_cpu_settings(guest, APART)
     assert roles(guest.pid) == [{"0"}, {"1"}, {"1"}, {"1"}]
 
@@ -499,12 +501,9 @@ def test_a_restarted_guest_is_another_one(watched, libvirtd):
 def test_a_process_that_ended_before_libvirtd_noticed_is_a_stopped_guest(watched, libvirtd, monkeypatch):
     domain = libvirtd.run(persistent=True)
     first = watched.started()
-    table = watched.driver._table
     # libvirtd notices the end after one look: an event may let the driver look twice.
     numbers = iter(["1"])
     monkeypatch.setattr(domain_metadata, "run_number", lambda xml: next(numbers, None))
-    monkeypatch.setattr(table, "_is_starting", lambda domain: False)
-    monkeypatch.setattr(table, "_still_runs", lambda guest_uuid, xml: True)
     domain.destroy()
     assert watched.next() == (ChangeKind.STOPPED, first)
     assert not watched.driver.lost_guests()
@@ -521,7 +520,6 @@ def test_a_guest_that_is_restarted_while_it_is_looked_for_has_started(watched, l
         domain.create()
 
     monkeypatch.setattr(qemu, "find_process", too_late)
-    monkeypatch.setattr(watched.driver._table, "_is_starting", lambda domain: False)
     domain.create()
     runs.set()
     assert watched.started().pid == libvirtd.process(domain)
@@ -560,10 +558,9 @@ def test_memory_that_was_bound_can_be_bound_again(driver, watched, libvirtd, two
     guest = watched.started()
     two_nodes.setattr(procfs, "memory_nodes", lambda pid: ZERO)
     assert driver.bind_memory(guest, ZERO)
-    two_nodes.setattr(driver._table, "look_at", lambda uid: None)  # a late event of the start, for one
-    with driver._table.changing:  # nor one that is being looked at
-        # as if it had been elsewhere
-        driver._table.find_living(guest).binding = MemoryBinding("restrictive", ONE)
+    # The memory seems to be elsewhere, until it is bound again.
+    places = iter([ONE, ONE])
+    two_nodes.setattr(procfs, "memory_nodes", lambda pid: next(places, ZERO))
     assert driver.memory_nodes(guest, ZERO) == ONE
     assert driver.bind_memory(guest, ZERO)
     assert driver.memory_nodes(guest, frozenset()) == ZERO
@@ -831,14 +828,12 @@ class TestChangesOfTheDefinition:
     def test_each_domain_is_read_in_turn_while_others_cause_many_events(
         self, driver, domain, guest, libvirtd
     ):
-        for _ in range(5):
-            libvirtd.run()
-        domain.pinEmulator((True, True), libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
-        events = [each.uuid for each in driver.guests()]
+        others, libvirt = [libvirtd.run() for _ in range(5)], libvirtd.libvirt
+        domain.pinEmulator((True, True), libvirt.VIR_DOMAIN_AFFECT_CONFIG)
 
         def drifts():
-            for uid in events:
-                driver._messages.put(uid)  # more than are handled meanwhile
+            for other in others:
+                other.setMetadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, "<x/>", "x", "urn:x")
             return driver.definition_drift(guest, APART)
 
         wait_for(drifts, pause=0.001)

@@ -4,6 +4,7 @@ them.
 
 import contextlib
 import errno
+import itertools
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuSettings
 from compute_agent.drivers.libvirt import helpers
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
-from compute_agent.drivers.libvirt.helpers import HelperFinder, HelperPins
+from compute_agent.drivers.libvirt.helpers import HelperPins
 from compute_agent.drivers.libvirt.qemu import QemuProcess
 from compute_agent.drivers.libvirt.running_domain import DomainGroup, RunningDomain
 from compute_agent.model.guest import Guest
@@ -68,7 +69,7 @@ def host(tmp_path, start, monkeypatch):
     found = SimpleNamespace(known=known, state=state, now=0.0, groups={})
     monkeypatch.setattr("compute_agent.drivers.libvirt.running_domain.find_group", found.groups.get)
     monkeypatch.setattr(helpers, "find_group", found.groups.get)
-    found.pins = HelperPins(HelperFinder(state, lambda: found.now))
+    found.pins = HelperPins(state, lambda: found.now)
 
     def put(*tids):
         """Put tasks into the group of the main thread."""
@@ -179,25 +180,27 @@ def test_a_process_with_the_name_of_a_worker_is_none(host, start, kernel_threads
     assert host.pins.read_affinity(host.known) == {}
 
 
-def test_a_worker_that_is_older_than_its_process_is_of_an_earlier_one(host, start, kernel_threads):
-    kernel_threads[start()] = f"vhost-{host.known.guest.pid}"
-    identity = host.known.process.identity
-    assert len(host.pins.read_affinity(host.known)) == 1
-    young = replace(identity, start_time=identity.start_time + 10**6)
-    host.known.process = QemuProcess(young, "qemu")
-    assert set(host.pins._finder._list_ids(host.known, None, procfs.thread_ids(identity.pid))) == set()
+def test_a_worker_that_is_older_than_its_process_is_of_an_earlier_one(
+    host, start, kernel_threads, monkeypatch
+):
+    worker = start()
+    kernel_threads[worker] = f"vhost-{host.known.guest.pid}"
+    assert host.pins.read_affinity(host.known).keys() == {worker}
+    real = procfs.identify_process
+
+    def identify(pid):
+        return replace(real(pid), start_time=0) if pid == worker else real(pid)
+
+    monkeypatch.setattr(procfs, "identify_process", identify)
+    assert host.pins.read_affinity(host.known) == {}
 
 
 def test_a_task_that_has_ended_is_not_confused_with_the_next_one_of_its_id(host, start, monkeypatch):
-    helper = start()
+    helper, real = start(), procfs.is_alive
     host.put(helper)
-    real = helpers._describe_task
-
-    def describe(tid):
-        task = real(tid)
-        return replace(task, identity=replace(task.identity, start_time=task.identity.start_time - 1))
-
-    monkeypatch.setattr(helpers, "_describe_task", describe)
+    # The task is found alive, and has ended before it is moved.
+    answers = itertools.cycle([True, False])
+    monkeypatch.setattr(procfs, "is_alive", lambda one: next(answers) if one.pid == helper else real(one))
     assert host.pins.move_tasks(host.known, ONE) == 0
     assert os.sched_getaffinity(helper) == BOTH
 

@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("jeepney", reason="needs jeepney, of the extra systemd")
 
 from compute_agent.drivers.foreign.records import ValueRecords
-from compute_agent.drivers.systemd.bus import bus_opener
 from compute_agent.drivers.systemd.driver import SystemdDriver
 from tests.compute_agent.drivers.systemd.fake_systemd import FakeSystemd
 
@@ -30,9 +29,7 @@ def open_driver(systemd, tmp_path):
     def open_driver(seconds=5.0, **options):
         options = {"look_interval": 60.0, **options}
         records = ValueRecords(tmp_path / "records", "unit", options.get("look_only", False))
-        driver: Any = SystemdDriver(
-            bus_opener(systemd.path, seconds), HOST, records, systemd.folders, **options
-        )
+        driver: Any = SystemdDriver(systemd.path, HOST, records, systemd.folders, seconds=seconds, **options)
         driver.changes = queue.Queue()
         driver.watch_guests(driver.changes.put)
         opened.append(driver)

@@ -232,9 +232,7 @@ class TestSignals:
     @pytest.fixture
     def hints(self, systemd, connect):
         found = queue.Queue()
-        manager = SystemdManager(
-            lambda on_signal, on_closed: BusConnection(systemd.path, on_signal, on_closed), found.put
-        )
+        manager = SystemdManager(systemd.path, found.put)
         manager.open()
         yield found
         manager.close()

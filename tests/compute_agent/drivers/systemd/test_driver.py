@@ -24,7 +24,7 @@ from compute_agent.drivers.foreign.declared import made_uuid
 from compute_agent.drivers.foreign.editor import HostFolders
 from compute_agent.drivers.foreign.values import INFINITY, RATES, DeviceLimits
 from compute_agent.drivers.peer import MAX_LOOKS
-from compute_agent.drivers.systemd import editor as unit_editor
+from compute_agent.drivers.systemd import driver as unit_driver
 from compute_agent.drivers.systemd.manager import SystemdManager
 from compute_agent.drivers.systemd.unit_state import UNIT_DEFAULTS
 from compute_agent.drivers.systemd.unit_table import UnitTable
@@ -498,7 +498,7 @@ class TestSetting:
         compare_all(driver, guest)
         # The files of the group are the same, so the properties are, too.
         assert systemd.calls == []
-        monkeypatch.setattr(unit_editor, "PROPERTY_SECONDS", -1.0)
+        monkeypatch.setattr(unit_driver, "PROPERTY_SECONDS", -1.0)
         compare_all(driver, guest)
         assert systemd.calls == ["GetAll"] * 5
         monkeypatch.undo()
@@ -526,7 +526,7 @@ class TestSetting:
         # A property that changes no file is seen later.
         systemd.units[DB].values["CPUQuotaPerSecUSec"] = 4_000_000
         assert driver.cpu_limits(guest, CpuLimits(quota=1)) == CpuLimits(100, 3.0)
-        monkeypatch.setattr(unit_editor, "PROPERTY_SECONDS", -1.0)
+        monkeypatch.setattr(unit_driver, "PROPERTY_SECONDS", -1.0)
         assert driver.cpu_limits(guest, CpuLimits(quota=1)) == CpuLimits(100, 4.0)
 
     def test_a_write_notes_the_present_values_of_the_service(self, systemd, rig, tmp_path):
