@@ -34,15 +34,14 @@ class SwitchScheduling:
 class EvictAction:
     """The action to make a guest leave the host, because the host's usage of ``metric`` is too high.
 
-    ``watermark`` is the name of the section with the exceeded threshold.
-
-    ``grace`` is the number of seconds that the guest has to end. If ``grace`` is None, ``[qos] evict_grace``
-    applies.
+    ``watermark`` is the name of the section with the exceeded threshold; empty in a state that an older
+    release saved. ``grace`` is the number of seconds that the guest has to end; None means ``[qos]
+    evict_grace``.
     """
 
     guest: str
     metric: str
-    watermark: str
+    watermark: str = ""
     grace: float | None = None
 
     def __str__(self) -> str:

@@ -34,7 +34,7 @@ from compute_agent.throttling.evictions import StopGuest
 from compute_agent.throttling.interference.cases import CaseDecision, CaseVerdict
 from compute_agent.throttling.telemetry import ThrottleTelemetry, ThrottlingAct
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
-from compute_agent.throttling.watermarks.state import PendingEviction, ThrottledGuest
+from compute_agent.throttling.watermarks.state import ThrottledGuest
 from compute_agent.usage.rounds import parse_recent_pressure
 
 RECLAIM_SECONDS: Final = 1.0
@@ -228,7 +228,7 @@ class ThrottleExecutor:
             self._save_failure = str(error)
 
     def resume_state(
-        self, owner: str, throttles: Iterable[ThrottledGuest], evictions: Iterable[PendingEviction]
+        self, owner: str, throttles: Iterable[ThrottledGuest], evictions: Iterable[EvictAction]
     ) -> None:
         """Set the saved limits, and continue the saved evictions; the first round corrects failed limits."""
         # The previous run of the agent saved each limit before it set the limit, and may have ended in
@@ -248,20 +248,19 @@ class ThrottleExecutor:
             )
             self._begin_eviction(eviction.guest, eviction.metric, eviction.grace)
 
-    def finished_evictions(self, pending: Iterable[PendingEviction]) -> Mapping[str, Exception | None]:
+    def finished_evictions(self, pending: Iterable[EvictAction]) -> Mapping[str, Exception | None]:
         """Report and return ended evictions, by uuid: None if the guest has left, or the error.
 
-        :param pending: the evictions in the state of the trigger, with their metrics.
+        :param pending: the evictions in the state of the trigger.
         """
-        # The evictor knows only the uuids of guests. The trigger's state has the metric because of which a
-        # guest had to leave.
-        metrics = {one.guest: one.metric for one in pending}
+        # The evictor knows only the uuids of guests. The trigger's state has the reasons.
+        actions = {one.guest: one for one in pending}
         finished = self._evictor.finished_evictions()
         for guest, error in finished.items():
             if error is None:
                 self.telemetry.record_evicted(guest)
             else:
-                action = EvictAction(guest, metrics.get(guest, ""), "")
+                action = actions.get(guest, EvictAction(guest, ""))
                 self.telemetry.record_action(action, EventOutcome.FAILED, str(error))
         return finished
 

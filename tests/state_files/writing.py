@@ -23,10 +23,11 @@ from compute_agent.noise import osnoise
 from compute_agent.reclaim import collectors, estimate, offers, stolen
 from compute_agent.schedules import run_notes
 from compute_agent.throttling import state_file
+from compute_agent.throttling.actions import EvictAction
 from compute_agent.throttling.interference.cases import CasePhase, InterferenceCase
 from compute_agent.throttling.interference.evidence import SignalBaseline, SignalTrack
 from compute_agent.throttling.interference.state import InterferenceState, PairRecord, SignalKey, SuspectPair
-from compute_agent.throttling.watermarks.state import PendingEviction, ThrottledGuest, WatermarkState
+from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
 from compute_agent.usage import week_uses
 
 TIME: Final = 1_795_736_807.0
@@ -41,7 +42,7 @@ _QUOTA: Final = ThrottleControl("cpu_quota")
 
 def _throttling() -> bytes:
     watermarks = WatermarkState(
-        (ThrottledGuest(_OTHER, _QUOTA, 1.5),), (PendingEviction(_ONE, "memory_usage"),), scheduling_off=True
+        (ThrottledGuest(_OTHER, _QUOTA, 1.5),), (EvictAction(_ONE, "memory_usage"),), scheduling_off=True
     )
     case = InterferenceCase("cpu", _ONE, _OTHER, _QUOTA, 0.9, 0.3, (2.0,), 1, CasePhase.HOLD, 900.0)
     pairs = {SuspectPair("cpu", _ONE, _OTHER): PairRecord(0.0, 2, 900.0)}

@@ -41,21 +41,6 @@ class ThrottledGuest:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingEviction:
-    """An eviction in progress.
-
-    - ``metric`` is the metric because of which the guest has to leave.
-    - ``grace`` is the number of seconds that the guest has to end; None means ``[qos] evict_grace``.
-    - ``watermark`` is the name of the section; empty in a state that an older release saved.
-    """
-
-    guest: str
-    metric: str
-    grace: float | None = None
-    watermark: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class WatermarkState:
     """The state of all watermarks.
 
@@ -72,7 +57,7 @@ class WatermarkState:
     """
 
     throttles: tuple[ThrottledGuest, ...] = ()
-    evictions: tuple[PendingEviction, ...] = ()
+    evictions: tuple[EvictAction, ...] = ()
     scheduling_off: bool | None = None
     relapses: Mapping[str, int] = field(default_factory=dict)
     giving_back: frozenset[str] = frozenset()
@@ -106,8 +91,7 @@ class WatermarkState:
                 # A second plan of the same round can evict a guest again.
                 if action.guest in self.evicting_guests:
                     return self
-                pending = PendingEviction(action.guest, action.metric, action.grace, action.watermark)
-                return replace(self, evictions=(*self.evictions, pending))
+                return replace(self, evictions=(*self.evictions, action))
             # A reclaim sets no limit, so a later run of the agent has nothing to remove.
             case ReclaimAction():
                 return self
@@ -187,7 +171,7 @@ def state_from_json(content: Any) -> WatermarkState:
         evicting = content.get("evicting_watermarks", {})
         evictions = tuple(
             replace(one, watermark=text(evicting.get(one.guest, "")))
-            for one in (_pending_eviction(*each) for each in content["evictions"])
+            for one in (_eviction_from_json(*each) for each in content["evictions"])
         )
         off = content["scheduling_off"]
         # The numbers 0 and 1 also pass this test, and mean False and True.
@@ -199,14 +183,14 @@ def state_from_json(content: Any) -> WatermarkState:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
 
 
-def _eviction_to_json(eviction: PendingEviction) -> list[Any]:
+def _eviction_to_json(eviction: EvictAction) -> list[Any]:
     # If there is no grace period, the third field is left out, so that an older release can read the file.
     grace = [] if eviction.grace is None else [eviction.grace]
     return [eviction.guest, eviction.metric, *grace]
 
 
-def _pending_eviction(guest: Any, metric: Any, grace: Any = None) -> PendingEviction:
-    return PendingEviction(text(guest), text(metric), None if grace is None else _parse_grace(grace))
+def _eviction_from_json(guest: Any, metric: Any, grace: Any = None) -> EvictAction:
+    return EvictAction(text(guest), text(metric), grace=None if grace is None else _parse_grace(grace))
 
 
 def _parse_grace(value: Any) -> float:

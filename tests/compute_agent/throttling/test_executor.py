@@ -22,7 +22,7 @@ from compute_agent.throttling.watermarks.metrics import (
     by_usage,
     combined_order,
 )
-from compute_agent.throttling.watermarks.state import PendingEviction, ThrottledGuest, WatermarkState
+from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
 from compute_agent.usage.snapshot import GuestAllotment, MetricSeries
 from tests.compute_agent.throttling.watermarks.builders import (
     GIB,
@@ -201,7 +201,7 @@ def test_after_a_restart_limits_are_set_again_and_evictions_go_on():
             ThrottledGuest("gone", QUOTA, 1.0),
             ThrottledGuest("bad", QUOTA, 3.0),
         ),
-        (PendingEviction("c", "memory_usage"),),
+        (EvictAction("c", "memory_usage"),),
         True,
     )
     world = ExecutedWorld(rules(DOWN), state)
@@ -240,7 +240,7 @@ def test_next_guest_is_evicted_when_one_stays(caplog):
     world.actuator.over = {"a": RuntimeError("migrate ended with 1")}
     world.trigger.run_round(snapshot(*both))
     assert world.actuator.calls == [("evict", "a"), ("evict", "b")]
-    assert "evict a for memory_usage" in caplog.text
+    assert "evict a for memory_usage (m): migrate ended" in caplog.text
     assert world.count("evict", "memory_usage", "failed") == 1
     world.actuator.over = {"b": None}
     world.trigger.run_round(snapshot(both[0], time=399.0))

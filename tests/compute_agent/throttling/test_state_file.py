@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from compute_agent.files import UnsafeFileError
 from compute_agent.model.resource import ThrottleControl
+from compute_agent.throttling.actions import EvictAction
 from compute_agent.throttling.interference.cases import CasePhase, InterferenceCase
 from compute_agent.throttling.interference.evidence import SignalBaseline, SignalTrack
 from compute_agent.throttling.interference.state import (
@@ -24,12 +25,12 @@ from compute_agent.throttling.state_file import (
     parse_state,
 )
 from compute_agent.throttling.watermarks import state as watermark_state
-from compute_agent.throttling.watermarks.state import PendingEviction, ThrottledGuest, WatermarkState
+from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
 
 NOW = 1000.0
 QUOTA = ThrottleControl("cpu_quota")
 WATERMARKS = WatermarkState(
-    (ThrottledGuest("big", QUOTA, 1.5),), (PendingEviction("gone", "memory_usage"),), True
+    (ThrottledGuest("big", QUOTA, 1.5),), (EvictAction("gone", "memory_usage"),), True
 )
 CASE = InterferenceCase("cpu", "server", "hog", QUOTA, 0.9, 0.3, (2.0,), 1, CasePhase.HOLD, 900.0)
 TRACKS = {SignalKey("server", "run_delay", ""): SignalTrack(SignalBaseline(0.1, 0.01, 40))}

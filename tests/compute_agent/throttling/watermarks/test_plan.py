@@ -22,7 +22,7 @@ from compute_agent.throttling.watermarks.metrics import (
 )
 from compute_agent.throttling.watermarks.plan import make_plan, plan_reclaims, plan_throttles
 from compute_agent.throttling.watermarks.sections import GuestSelector
-from compute_agent.throttling.watermarks.state import PendingEviction, ThrottledGuest, WatermarkState
+from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
 from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
 from compute_agent.usage.snapshot import GuestAllotment, MetricSeries, UsageSnapshot
 from tests.compute_agent.throttling.watermarks.builders import (
@@ -227,9 +227,9 @@ def test_a_guest_that_uses_nothing_of_what_is_short_stays():
 def test_guest_that_is_being_evicted_counts_as_gone_and_is_not_evicted_twice():
     by = rules(line("memory", "memory_usage", evict=70))
     now = snapshot(guest("a", memory=20.0), guest("b", memory=30.0), guest("c", memory=40.0))
-    on_its_way = WatermarkState(evictions=(PendingEviction("c", "memory_usage"),), scheduling_off=False)
+    on_its_way = WatermarkState(evictions=(EvictAction("c", "memory_usage"),), scheduling_off=False)
     assert plan(by, now, on_its_way) == ()
-    on_its_way = WatermarkState(evictions=(PendingEviction("a", "memory_usage"),), scheduling_off=False)
+    on_its_way = WatermarkState(evictions=(EvictAction("a", "memory_usage"),), scheduling_off=False)
     assert plan(by, snapshot(*now.guests.values(), own=0.0), on_its_way) == ()
     lower = rules(line("memory", "memory_usage", evict=50))
     assert plan(lower, now, on_its_way) == (EvictAction("c", "memory_usage", "memory"),)

@@ -13,7 +13,6 @@ from compute_agent.throttling.watermarks.metrics import BUILT_IN, MetricRegistry
 from compute_agent.throttling.watermarks.plan import make_plan
 from compute_agent.throttling.watermarks.sections import GuestSelector
 from compute_agent.throttling.watermarks.state import (
-    PendingEviction,
     WatermarkState,
     state_from_json,
     state_to_json,
@@ -113,7 +112,7 @@ def test_built_in_metric_without_the_option_evicts_all_selected_guests_at_once()
 
 
 def test_grace_outlives_the_agent():
-    state = WatermarkState(evictions=(PendingEviction("a", "cpu_usage", 7.0), PendingEviction("b", "x")))
+    state = WatermarkState(evictions=(EvictAction("a", "cpu_usage", grace=7.0), EvictAction("b", "x")))
     content = state_to_json(state)
     assert content["evictions"] == [["a", "cpu_usage", 7.0], ["b", "x"]]
     assert state_from_json(content).evictions == state.evictions
@@ -153,8 +152,8 @@ def test_each_section_limits_and_times_its_own_guests_only():
     )
     assert actions(by, host) == expected
     # The eviction by another section does not count, and one from before a restart does.
-    for before, told in ((PendingEviction("z", "cpu_steal", None, "s"), expected), (
-        PendingEviction("z", "memory_pressure", None, "p"), expected[1:]
+    for before, told in ((EvictAction("z", "cpu_steal", "s"), expected), (
+        EvictAction("z", "memory_pressure", "p"), expected[1:]
     )):  # fmt: skip
         state = state_from_json(state_to_json(WatermarkState((), (before,), False)))
         assert actions(by, host, state) == told

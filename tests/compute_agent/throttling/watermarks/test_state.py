@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
 from compute_agent.throttling.watermarks.state import (
-    PendingEviction,
     ThrottledGuest,
     WatermarkState,
     state_from_json,
@@ -58,8 +57,8 @@ def test_evictions_begin_once_and_end():
         EvictAction("b", "cpu_usage", "c"),
     )
     assert state.evictions == (
-        PendingEviction("a", "memory_usage", watermark="m"),
-        PendingEviction("b", "cpu_usage", watermark="c"),
+        EvictAction("a", "memory_usage", watermark="m"),
+        EvictAction("b", "cpu_usage", watermark="c"),
     )
     assert state.without_eviction("a").evicting_guests == {"b"}
 
@@ -78,7 +77,7 @@ states = st.builds(
         max_size=4,
     ).map(tuple),
     st.lists(
-        st.builds(PendingEviction, names, names, st.none() | st.floats(0, 1e6), st.text(max_size=4)),
+        st.builds(EvictAction, names, names, st.text(max_size=4), st.none() | st.floats(0, 1e6)),
         max_size=3,
         unique_by=lambda one: one.guest,
     ).map(tuple),
@@ -93,7 +92,7 @@ def test_saved_state_is_loaded_unchanged(state):
 
 def test_file_of_a_former_release_has_evictions_of_unknown_watermarks():
     content = {"throttles": [], "evictions": [["a", "cpu_usage"]], "scheduling_off": None}
-    assert state_from_json(content).evictions == (PendingEviction("a", "cpu_usage"),)
+    assert state_from_json(content).evictions == (EvictAction("a", "cpu_usage"),)
 
 
 GOOD = state_to_json(after(throttle("a", 1.0), SwitchScheduling(True, ("x",))))
