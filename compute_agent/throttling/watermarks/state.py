@@ -6,12 +6,12 @@ JSON, so that the state outlives the agent.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from compute_agent.kept_json import text
+from compute_agent.kept_json import read_number, text
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.actions import (
     EvictAction,
@@ -29,6 +29,9 @@ MAX_RELAPSES: Final = 4
 Each relapse doubles the cool-down, up to 16 times its length. So a cool-down of minutes can become an hour or
 more.
 """
+
+_MAX_NUMBER: Final = sys.float_info.max
+"""The largest number in the state file. A larger whole number cannot be converted to a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +193,13 @@ def _eviction_to_json(eviction: EvictAction) -> list[Any]:
 
 
 def _eviction_from_json(guest: Any, metric: Any, grace: Any = None) -> EvictAction:
-    return EvictAction(text(guest), text(metric), grace=None if grace is None else _parse_grace(grace))
-
-
-def _parse_grace(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{value!r} is not a time in seconds")
-    return float(value)
+    return EvictAction(
+        text(guest), text(metric), grace=None if grace is None else read_number(grace, _MAX_NUMBER)
+    )
 
 
 def _positive_limit(value: Any) -> float:
-    # The agent never writes 0, which would stop a guest, or NaN, which would defeat every comparison.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    # The agent never writes 0, which would stop a guest.
+    if (limit := read_number(value, _MAX_NUMBER)) == 0:
         raise ValueError(f"{value!r} is not a limit")
-    return float(value)
+    return limit
