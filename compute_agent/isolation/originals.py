@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from compute_agent import kept_json
 from compute_agent.files import put_aside, read_own, write_durably
@@ -63,25 +63,6 @@ class OriginalMasks:
     partitioned: CpuSet = frozenset()
     groups: Mapping[str, str] = field(default_factory=dict)
     bans: Mapping[str, KeptBan] = field(default_factory=dict)
-
-
-class OriginalStore(Protocol):
-    """Keeps the original contents of masks."""
-
-    @property
-    def kept_originals(self) -> OriginalMasks:
-        """The saved original contents of masks.
-
-        :raises OSError: the originals cannot be read.
-        """
-        ...
-
-    def keep_originals(self, originals: OriginalMasks) -> None:
-        """Replace the stored original contents of masks, and wait until the new contents are on disk.
-
-        :raises OSError: the file cannot be written. The former originals are still stored.
-        """
-        ...
 
 
 class OriginalsFile:

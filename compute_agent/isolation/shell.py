@@ -44,7 +44,7 @@ from compute_agent.isolation.irqbalance import (
     decide_bans,
     tell_failures,
 )
-from compute_agent.isolation.originals import OriginalMasks, OriginalStore
+from compute_agent.isolation.originals import OriginalMasks, OriginalsFile
 from compute_agent.isolation.partitions import (
     PARTITION_PATH,
     PartitionPlan,
@@ -104,7 +104,7 @@ class HostIsolator:
     def __init__(
         self,
         reader: MaskReader,
-        store: OriginalStore,
+        store: OriginalsFile,
         count_drift: Callable[[], object] = lambda: None,
         ownership: MaskOwnership | None = None,
     ) -> None:

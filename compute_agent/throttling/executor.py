@@ -30,7 +30,8 @@ from compute_agent.throttling.actions import (
     SwitchScheduling,
     ThrottleAction,
 )
-from compute_agent.throttling.evictions import StopGuest
+from compute_agent.throttling.arbiter import LimitArbiter
+from compute_agent.throttling.evictions import GuestEvictor
 from compute_agent.throttling.interference.cases import CaseDecision, CaseVerdict
 from compute_agent.throttling.telemetry import ThrottleTelemetry, ThrottlingAct
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
@@ -133,44 +134,14 @@ class ThrottleTrigger(Protocol[A]):
         ...
 
 
-class LimitSetter(Protocol):
-    """Sets limits of guests. :class:`compute_agent.throttling.arbiter.LimitArbiter` implements it."""
-
-    def set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
-        """Set the limit that ``owner`` requests for a guest.
-
-        A limit of None removes the request. The owner is, for example, a trigger.
-
-        :raises GuestGoneError: the guest is gone.
-        :raises DriverError: the kernel refuses the limit.
-        :raises TimeoutError: the worker does not answer in time.
-        """
-        ...
-
-
-class EvictionStarter(Protocol):
-    """Starts evictions. :class:`compute_agent.throttling.evictions.GuestEvictor` implements it."""
-
-    def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
-        """Begin the eviction of a guest, unless it has begun already.
-
-        :param stop: makes the guest leave; None for the usual stop, within ``grace`` seconds.
-        """
-        ...
-
-    def finished_evictions(self) -> Mapping[str, Exception | None]:
-        """Evictions that ended since the last call, by uuid: None if the guest has left, or the error."""
-        ...
-
-
 class ThrottleExecutor:
     """Carries out the actions of all triggers. Each trigger calls the executor from its own thread."""
 
     def __init__(
         self,
         registry: MetricRegistry,
-        arbiter: LimitSetter,
-        evictor: EvictionStarter,
+        arbiter: LimitArbiter,
+        evictor: GuestEvictor,
         switch_scheduling: Callable[[bool], None],
         telemetry: ThrottleTelemetry,
         reclaim_memory: Callable[[str, int], None],

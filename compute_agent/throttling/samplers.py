@@ -17,12 +17,12 @@ from compute_agent.classes.guest_classes import QosClasses
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.host.cycles import CycleCounters, PerfEvents, ThreadCycles
 from compute_agent.model.messages import DriverError
+from compute_agent.monitoring.readings import MonitoredCaches
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.throttling.interference.signals import GuestReading, GuestSamples
 from compute_agent.throttling.watermarks.metrics import GuestSampling, MetricUsage, WatermarkMetric
 from compute_agent.throttling.watermarks.sections import WatermarkRules, WatermarkSection
 from compute_agent.usage.rounds import (
-    CacheReader,
     MeasuredGuest,
     MeasuringRound,
     OversoldReader,
@@ -85,7 +85,7 @@ class GuestReader:
         driver: GuestThreads,
         classes: Callable[[], QosClasses],
         root: str = "/",
-        cache: CacheReader | None = None,
+        cache: MonitoredCaches | None = None,
         allotments: CacheAllotments | None = None,
         cycles: CycleCounters | None = None,
     ) -> None:
@@ -235,7 +235,7 @@ class MetricSampler:
     def __init__(
         self,
         root: str = "/",
-        cache: CacheReader | None = None,
+        cache: MonitoredCaches | None = None,
         read_source: SourceReader = lambda name: None,
         read_oversold: OversoldReader = lambda resource_class: None,
     ) -> None:

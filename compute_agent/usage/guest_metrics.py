@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -25,6 +25,7 @@ from compute_agent.drivers.base import GuestThreads
 from compute_agent.model.messages import printable_text
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.guest_cache import GuestView
+from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.usage.rounds import (
     MeasuredGuest,
     MeasuringRound,
@@ -51,20 +52,12 @@ RequestedLimits = Mapping[str, Mapping[str, Mapping[ThrottleControl, float]]]
 and control. Each limit is in the unit of its control, such as cores."""
 
 
-class GuestSource(Protocol):
-    """Provides the guests of the host."""
-
-    def guest_views(self) -> list[GuestView]:
-        """Copies of all guests, in the order of their uuids."""
-        ...
-
-
 class GuestMetrics(Collector):
     """Collects the metrics of guests. Several threads of scrapes can use the object at once."""
 
     def __init__(
         self,
-        guests: GuestSource,
+        guests: GuestPipeline,
         driver: GuestThreads,
         classes: Callable[[], QosClasses],
         limits: Callable[[], RequestedLimits],

@@ -12,11 +12,11 @@ import logging
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from compute_agent.host.kernel_files import read_optional
 from compute_agent.host.proc_stat import CpuTimes, parse_line, parse_process_stat
-from compute_agent.monitoring.readings import CacheReading
+from compute_agent.monitoring.readings import CacheReading, MonitoredCaches
 from compute_agent.usage.snapshot import GuestUsage
 
 LOG = logging.getLogger(__name__)
@@ -35,17 +35,6 @@ class MeasuredGuest:
     facts: GuestUsage
     cgroup: str = ""
     pids: tuple[int, ...] = ()
-
-
-class CacheReader(Protocol):
-    """Reads the counters of the monitoring groups of resctrl."""
-
-    def read(self) -> CacheReading:
-        """The latest bandwidths (bytes a second) and occupancies (bytes) of L3 caches, if measured.
-
-        :raises OSError: the counters cannot be read.
-        """
-        ...
 
 
 SourceReader = Callable[[str], float | None]
@@ -84,7 +73,7 @@ class MeasuringRound:
         time: float,
         root: str,
         subjects: Sequence[MeasuredGuest],
-        cache: CacheReader | None = None,
+        cache: MonitoredCaches | None = None,
         read_source: SourceReader = lambda name: None,
         read_oversold: OversoldReader = lambda resource_class: None,
     ) -> None:
@@ -135,21 +124,9 @@ class MeasuringRound:
         return found
 
     def read_caches(self) -> CacheReading:
-        """The latest counters of resctrl, read once in a round.
-
-        The result is empty if resctrl is off or the read failed.
-        """
-        # The empty reading is set before the read, so that a second metric does not repeat a read that has
-        # failed.
+        """The latest counters of resctrl, read once in a round; empty if resctrl is off."""
         if self._cache is None:
-            self._cache = CacheReading()
-            if self._reader is not None and not self._closed:
-                try:
-                    self._cache = self._reader.read()
-                except OSError as error:
-                    # The error is logged and not raised, because the other metrics of this round do not need
-                    # caches.
-                    LOG.warning("Caches cannot be measured in this round: %s", error)
+            self._cache = CacheReading() if self._reader is None or self._closed else self._reader.read()
         return self._cache
 
     def close(self) -> None:
