@@ -20,7 +20,7 @@ from compute_agent.model.resource import ThrottleControl
 from compute_agent.monitoring.samples import FILE as SAMPLES_FILE
 from compute_agent.monitoring.samples import SampleStore, StoredSample
 from compute_agent.noise import osnoise
-from compute_agent.reclaim import collectors, estimate, offers, stolen
+from compute_agent.reclaim import collectors, estimate, offers
 from compute_agent.schedules import run_notes
 from compute_agent.throttling import state_file
 from compute_agent.throttling.actions import EvictAction
@@ -74,8 +74,8 @@ def _capacity() -> bytes:
 
 
 def _stolen() -> bytes:
-    return stolen.RESERVES_FORMAT.dump(
-        {_ZONE: stolen.StolenReserve(((TIME, 0.02),), 1, TIME - 60, TIME - 30, 1)}
+    return offers.RESERVES_FORMAT.dump(
+        {_ZONE: offers.StolenReserve(((TIME, 0.02),), 1, TIME - 60, TIME - 30, 1)}
     )
 
 
@@ -140,7 +140,7 @@ WRITERS: Final[Mapping[str, Callable[[Path], None]]] = {
         week_uses.FILE: _uses,
         offers.FILE: _capacity,
         offers.MEMORY_FILE: _capacity,
-        stolen.FILE: _stolen,
+        offers.STOLEN_FILE: _stolen,
         collectors.FILE: _collected,
         originals.ORIGINALS_FILE: _isolation,
         configuration.KEPT_FILE: lambda: revision.write(

@@ -4,7 +4,7 @@ counts as cold.
 
 import pytest
 
-from compute_agent.reclaim.cold_memory import (
+from compute_agent.reclaim.zone import (
     CALM_SECONDS,
     MAX_PROBE,
     ColdReading,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.reclaim.stolen import PAUSE_SECONDS, RESERVES_FORMAT, StolenReserve, stolen_part
+from compute_agent.reclaim.offers import PAUSE_SECONDS, RESERVES_FORMAT, StolenReserve, stolen_part
 
 START = 3.6e9
 
