@@ -196,11 +196,11 @@ def _parse_zone(content: Any) -> ZoneState:
     history = ZoneHistory(
         _parse_time(kept["time"]),
         periods,
-        spread_of(periods) if periods else ZoneHistory().recent,
+        spread_of(periods),
         _parse_amount(kept["period"]),
         _parse_time(kept["period_began"]),
         peaks,
-        spread_of(peaks[SUM].hours) if SUM in peaks and peaks[SUM].hours else ZoneHistory().daily,
+        spread_of(peaks.get(SUM, HourlyPeaks()).hours),
         {str(uuid): _parse_amount(used) for uuid, used in kept["hour"].items()},
         _parse_time(kept["hour_began"]),
     )
@@ -211,8 +211,7 @@ def _parse_zone(content: Any) -> ZoneState:
         _parse_time(offered["above_since"]),
         math.floor(_parse_amount(offered["above"])),
     )
-    # Files of earlier releases do not have this part.
-    held = content.get("breach") or asdict(HeldBackShare())
+    held = content["breach"]
     breach = HeldBackShare(
         _parse_amount(held["cpus"]),
         math.floor(_parse_amount(held["count"])),
@@ -307,26 +306,20 @@ class StolenReserve:
             kept = (*kept, (time, max(0.0, min(part, 1.0))))
         # After the clock was set back, nothing must wait until the old time is reached again.
         changed, since = min(self.changed, time), min(self.less_since, time)
-        now = StolenReserve(kept, min(self.withheld, cpus), changed, since, self.less)
-        if not now.is_known:
-            return StolenReserve(kept, now.withheld, changed)
-        cores = now.counted_part * cpus
+        same = StolenReserve(kept, min(self.withheld, cpus), changed)
+        cores = same.counted_part * cpus
         wanted = min(cpus, math.ceil(cores - _ROUNDING))
         may_change = time - changed >= PAUSE_SECONDS
-        if cores > now.withheld + RISE:
-            return (
-                StolenReserve(kept, wanted, time)
-                if may_change
-                else StolenReserve(kept, now.withheld, changed)
-            )
-        if wanted >= now.withheld:
-            return StolenReserve(kept, now.withheld, changed)
+        if same.is_known and cores > same.withheld + RISE and may_change:
+            return StolenReserve(kept, wanted, time)
+        if not same.is_known or wanted >= same.withheld:
+            return same
         if not since:
-            return StolenReserve(kept, now.withheld, changed, time, wanted)
-        less = max(now.less, wanted)
+            return replace(same, less_since=time, less=wanted)
+        less = max(self.less, wanted)
         if time - since < ABOVE_SECONDS or not may_change:
-            return StolenReserve(kept, now.withheld, changed, since, less)
-        return StolenReserve(kept, max(less, now.withheld - max(1, math.floor(GROWTH * cpus))), time)
+            return replace(same, less_since=since, less=less)
+        return StolenReserve(kept, max(less, same.withheld - max(1, math.floor(GROWTH * cpus))), time)
 
     def in_words(self, cpus: int) -> Iterator[tuple[str, float]]:
         """The stolen time as a term: a phrase and its cores."""
