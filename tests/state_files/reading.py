@@ -12,11 +12,10 @@ from compute_agent.drivers.processes.records import parse_record
 from compute_agent.events.store import read_events
 from compute_agent.fleet import configuration, revision
 from compute_agent.inventory import cpu_pools, host_identity, offline_cpus, provider_tree
-from compute_agent.isolation import originals
+from compute_agent.isolation import originals, osnoise
 from compute_agent.loops import fleet
 from compute_agent.monitoring.history import SampleHistory
 from compute_agent.monitoring.samples import FILE as SAMPLES_FILE
-from compute_agent.noise import osnoise
 from compute_agent.pipeline import guest_settings, state
 from compute_agent.reclaim import collectors, offers
 from compute_agent.schedules import run_notes

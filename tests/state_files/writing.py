@@ -13,13 +13,12 @@ from compute_agent.files import write_durably
 from compute_agent.fleet import configuration, revision
 from compute_agent.inventory import cpu_pools
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
-from compute_agent.isolation import originals
+from compute_agent.isolation import originals, osnoise
 from compute_agent.isolation.irqbalance import KeptBan
 from compute_agent.loops import fleet
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.monitoring.samples import FILE as SAMPLES_FILE
 from compute_agent.monitoring.samples import SampleStore, StoredSample
-from compute_agent.noise import osnoise
 from compute_agent.reclaim import collectors, estimate, offers
 from compute_agent.schedules import run_notes
 from compute_agent.throttling import state_file
