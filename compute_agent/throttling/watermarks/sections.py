@@ -196,7 +196,10 @@ def parse_watermarks(
             for_samples=options.for_samples,
             cool_down=options.cool_down,
             preview=options.mode == "preview",
-            selector=_read_selector(name, options, classes),
+            selector=GuestSelector(
+                read_classes(f"[{WATERMARK}{name}] qos_classes", options.qos_classes, classes, limited=True),
+                options.max_priority,
+            ),
             scheduled=scheduled,
             external=metric.external,
             steps=_read_steps(conf, options),
@@ -395,19 +398,20 @@ def _read_condition(section: str, action: WatermarkAction, text: str) -> Waterma
     return parse_threshold(word, MetricUnit.CONDITION)
 
 
-def _read_selector(name: str, options: Any, classes: QosClasses) -> GuestSelector:
-    chosen: Collection[str] = options.qos_classes
-    for qos_class in chosen:
-        section = f"[{WATERMARK}{name}] qos_classes"
-        if qos_class not in classes.classes:
+def read_classes(option: str, names: Collection[str], classes: QosClasses, limited: bool) -> frozenset[str]:
+    """Check the names of classes in an option.
+
+    :param limited: whether the option names classes of guests that can be limited.
+    :raises ConfigError: a class does not exist, or the agent never limits it; the text names the option.
+    """
+    for name in names:
+        if name not in classes.classes:
             known = ", ".join(sorted(classes.classes))
-            raise ConfigError(f"{section}: there is no class {qos_class!r}; there are {known}")
-        # The section is refused, because it would have no effect: the agent never acts on such a class.
-        if classes.is_protected(qos_class, dedicated=False):
-            raise ConfigError(
-                f"{section}: {qos_class} is above [qos] highest_class and the agent never limits it"
-            )
-    return GuestSelector(frozenset(chosen), options.max_priority)
+            raise ConfigError(f"{option}: there is no class {name!r}; there are {known}")
+        # The option is refused, because it would have no effect: the agent never limits such a class.
+        if limited and classes.is_protected(name, dedicated=False):
+            raise ConfigError(f"{option}: {name} is above [qos] highest_class and the agent never limits it")
+    return frozenset(names)
 
 
 def _option_name(watermark: WatermarkSection, action: WatermarkAction) -> str:
