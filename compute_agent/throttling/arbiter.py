@@ -16,7 +16,7 @@ from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import LimitGuest
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.throttling.actions import GuestLimits
+from compute_agent.throttling.levers import GuestLimits
 
 LOG = logging.getLogger(__name__)
 

@@ -23,19 +23,19 @@ from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.threads import ONCE, ThreadSpec, run_aside
-from compute_agent.throttling.actions import (
-    EvictAction,
-    ReclaimAction,
-    RestoreAction,
-    SwitchScheduling,
-    ThrottleAction,
-)
 from compute_agent.throttling.arbiter import LimitArbiter
 from compute_agent.throttling.evictions import GuestEvictor
 from compute_agent.throttling.interference.cases import CaseDecision, CaseVerdict
 from compute_agent.throttling.telemetry import ThrottleTelemetry, ThrottlingAct
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
-from compute_agent.throttling.watermarks.state import ThrottledGuest
+from compute_agent.throttling.watermarks.state import (
+    EvictAction,
+    ReclaimAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
+    ThrottledGuest,
+)
 from compute_agent.usage.rounds import parse_recent_pressure
 
 RECLAIM_SECONDS: Final = 1.0

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from compute_agent import kept_json
 from compute_agent.files import UnsafeFileError, read_own, write_durably
-from compute_agent.throttling.actions import GuestLimits
 from compute_agent.throttling.arbiter import lowest_of
 from compute_agent.throttling.interference import state as interference_state
 from compute_agent.throttling.interference.state import InterferenceState
+from compute_agent.throttling.levers import GuestLimits
 from compute_agent.throttling.watermarks import state as watermark_state
 from compute_agent.throttling.watermarks.state import WatermarkState
 

@@ -10,14 +10,6 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder, NamedSubject
-from compute_agent.throttling.actions import (
-    EvictAction,
-    ReclaimAction,
-    RestoreAction,
-    SwitchScheduling,
-    ThrottleAction,
-    WatermarkAct,
-)
 from compute_agent.throttling.interference.cases import (
     VERDICTS,
     CaseDecision,
@@ -27,7 +19,15 @@ from compute_agent.throttling.interference.cases import (
 from compute_agent.throttling.interference.signals import InterferenceWatch
 from compute_agent.throttling.interference.state import InterferenceState, PairRecord, SignalKey
 from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkSection
-from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.state import (
+    EvictAction,
+    ReclaimAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
+    WatermarkAct,
+    WatermarkState,
+)
 from compute_agent.usage.snapshot import UsageSnapshot
 
 LOG = logging.getLogger(__name__)

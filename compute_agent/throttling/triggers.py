@@ -10,14 +10,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from compute_agent.throttling.actions import (
-    ReclaimAction,
-    RestoreAction,
-    SwitchScheduling,
-    ThrottleAction,
-    WatermarkAct,
-    takes_away,
-)
 from compute_agent.throttling.executor import ThrottleExecutor
 from compute_agent.throttling.interference.cases import CaseDecision, CaseVerdict
 from compute_agent.throttling.interference.decisions import advance_state
@@ -28,7 +20,15 @@ from compute_agent.throttling.levers import ThrottleSteps
 from compute_agent.throttling.watermarks.breaches import Streaks, observe_usage, restart_streaks
 from compute_agent.throttling.watermarks.plan import forgive_relapses, make_plan
 from compute_agent.throttling.watermarks.sections import WatermarkRules
-from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.state import (
+    ReclaimAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
+    WatermarkAct,
+    WatermarkState,
+    takes_away,
+)
 from compute_agent.usage.snapshot import UsageSnapshot
 
 LOG = logging.getLogger(__name__)

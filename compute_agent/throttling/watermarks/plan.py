@@ -16,15 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.throttling.actions import (
-    EvictAction,
-    ReclaimAction,
-    RestoreAction,
-    SwitchScheduling,
-    ThrottleAction,
-    WatermarkAct,
-    takes_away,
-)
 from compute_agent.throttling.levers import MEMORY_STEP, lowest_limit
 from compute_agent.throttling.watermarks.breaches import (
     Streaks,
@@ -38,7 +29,16 @@ from compute_agent.throttling.watermarks.breaches import (
 )
 from compute_agent.throttling.watermarks.metrics import GENERAL_ORDER, sort_guests
 from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkRules, WatermarkSection
-from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.state import (
+    EvictAction,
+    ReclaimAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
+    WatermarkAct,
+    WatermarkState,
+    takes_away,
+)
 from compute_agent.throttling.watermarks.thresholds import parse_usage
 from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 

@@ -8,7 +8,6 @@ from prometheus_client import CollectorRegistry
 from compute_agent.events.event import EventOutcome, EventRecorder
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
 from compute_agent.throttling.executor import ThrottleExecutor
 from compute_agent.throttling.levers import ThrottleLever
 from compute_agent.throttling.telemetry import ThrottleTelemetry
@@ -22,7 +21,14 @@ from compute_agent.throttling.watermarks.metrics import (
     by_usage,
     combined_order,
 )
-from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
+from compute_agent.throttling.watermarks.state import (
+    EvictAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
+    ThrottledGuest,
+    WatermarkState,
+)
 from compute_agent.usage.snapshot import GuestAllotment, MetricSeries
 from tests.compute_agent.throttling.watermarks.builders import (
     GIB,

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from compute_agent.files import UnsafeFileError
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.throttling.actions import EvictAction
 from compute_agent.throttling.interference.cases import CasePhase, InterferenceCase
 from compute_agent.throttling.interference.evidence import SignalBaseline, SignalTrack
 from compute_agent.throttling.interference.state import (
@@ -25,7 +24,7 @@ from compute_agent.throttling.state_file import (
     parse_state,
 )
 from compute_agent.throttling.watermarks import state as watermark_state
-from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
+from compute_agent.throttling.watermarks.state import EvictAction, ThrottledGuest, WatermarkState
 
 NOW = 1000.0
 QUOTA = ThrottleControl("cpu_quota")

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from compute_agent.throttling.actions import SwitchScheduling
 from compute_agent.throttling.watermarks.breaches import (
     ThresholdStreak,
     WatermarkWatch,
@@ -15,7 +14,7 @@ from compute_agent.throttling.watermarks.breaches import (
 )
 from compute_agent.throttling.watermarks.plan import plan_switch
 from compute_agent.throttling.watermarks.sections import WatermarkAction
-from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.state import SwitchScheduling, WatermarkState
 from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
 from compute_agent.usage.snapshot import MetricSeries, UsageSnapshot
 from tests.compute_agent.throttling.watermarks.builders import CPU, line, rules, seen

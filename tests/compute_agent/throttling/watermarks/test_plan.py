@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling import levers
-from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
 from compute_agent.throttling.levers import ThrottleLever, ThrottleSteps
 from compute_agent.throttling.watermarks.breaches import observe_usage
 from compute_agent.throttling.watermarks.metrics import (
@@ -22,7 +21,14 @@ from compute_agent.throttling.watermarks.metrics import (
 )
 from compute_agent.throttling.watermarks.plan import make_plan, plan_reclaims, plan_throttles
 from compute_agent.throttling.watermarks.sections import GuestSelector
-from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
+from compute_agent.throttling.watermarks.state import (
+    EvictAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
+    ThrottledGuest,
+    WatermarkState,
+)
 from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
 from compute_agent.usage.snapshot import GuestAllotment, MetricSeries, UsageSnapshot
 from tests.compute_agent.throttling.watermarks.builders import (

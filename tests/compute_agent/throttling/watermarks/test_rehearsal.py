@@ -2,9 +2,13 @@
 
 import pytest
 
-from compute_agent.throttling.actions import EvictAction, SwitchScheduling, ThrottleAction
 from compute_agent.throttling.watermarks.plan import rehearse_usage
-from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.state import (
+    EvictAction,
+    SwitchScheduling,
+    ThrottleAction,
+    WatermarkState,
+)
 from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
 from tests.compute_agent.throttling.watermarks.builders import QUOTA, guest, line, rules, snapshot
 

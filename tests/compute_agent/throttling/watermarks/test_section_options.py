@@ -5,7 +5,6 @@ evictions.
 import pytest
 from oslo_config import cfg
 
-from compute_agent.throttling.actions import EvictAction, RestoreAction, ThrottleAction
 from compute_agent.throttling.levers import ThrottleSteps
 from compute_agent.throttling.settings import read_settings
 from compute_agent.throttling.watermarks.breaches import observe_usage, restart_streaks
@@ -13,6 +12,9 @@ from compute_agent.throttling.watermarks.metrics import BUILT_IN, MetricRegistry
 from compute_agent.throttling.watermarks.plan import make_plan
 from compute_agent.throttling.watermarks.sections import GuestSelector
 from compute_agent.throttling.watermarks.state import (
+    EvictAction,
+    RestoreAction,
+    ThrottleAction,
     WatermarkState,
     state_from_json,
     state_to_json,

@@ -1,4 +1,4 @@
-"""Tests of the state of watermarks, which outlives restarts of the agent."""
+"""Tests of the actions of watermarks, and of their state, which outlives restarts of the agent."""
 
 import json
 
@@ -6,15 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.model.resource import ThrottleControl
-from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
+from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
 from compute_agent.throttling.watermarks.state import (
+    EvictAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
     ThrottledGuest,
     WatermarkState,
     state_from_json,
     state_to_json,
+    takes_away,
 )
 from tests.compute_agent.throttling.watermarks.builders import QUOTA
+
+BANDWIDTH = ThrottleControl("memory_bandwidth", "1")
 
 
 def throttle(guest, limit, knob=QUOTA):
@@ -120,3 +126,29 @@ GOOD = state_to_json(after(throttle("a", 1.0), SwitchScheduling(True, ("x",))))
 def test_content_that_is_no_state_is_refused(content):
     with pytest.raises(ValueError, match=r"."):
         state_from_json(content)
+
+
+@pytest.mark.parametrize(
+    ("action", "told", "taken"),
+    [
+        (SwitchScheduling(True, ("cpu", "mem")), "keep new guests away for cpu, mem", True),
+        (SwitchScheduling(False), "let new guests in", False),
+        (EvictAction("a", "memory_usage", "mem"), "evict a for memory_usage (mem)", True),
+        (
+            ThrottleAction("a", QUOTA, 1.5, "cpu_usage", "cpu"),
+            f"throttle a to 1.5 of {QUOTA} for cpu_usage (cpu)",
+            True,
+        ),
+        (RestoreAction("a", BANDWIDTH, 80.0), f"restore a to 80 of {BANDWIDTH}", False),
+        (RestoreAction("a", BANDWIDTH, 0.0), f"restore a to 0 of {BANDWIDTH}", False),
+        (RestoreAction("a", QUOTA, None), f"restore a to everything of {QUOTA}", False),
+    ],
+)
+def test_an_action_says_what_it_does_and_for_what(action, told, taken):
+    assert str(action) == told
+    assert takes_away(action) is taken
+
+
+def test_a_knob_of_a_domain_names_it():
+    assert "1" in str(BANDWIDTH)
+    assert str(QUOTA) == CPU_QUOTA
