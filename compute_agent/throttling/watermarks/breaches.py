@@ -24,6 +24,7 @@ from compute_agent.throttling.watermarks.sections import (
     WatermarkRules,
     WatermarkSection,
 )
+from compute_agent.throttling.watermarks.state import ThrottleAction
 from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 
 
@@ -239,6 +240,10 @@ class ThresholdExceeded:
     def used_knob(self) -> ThrottleControl:
         """How guests are throttled: by the metric's lever, on the domain with the breach."""
         return ThrottleControl(self.used_lever.name, self.series.domain)
+
+    def throttle_action(self, guest: str, limit: float) -> ThrottleAction:
+        """The action that sets a guest's limit because of this breach."""
+        return ThrottleAction(guest, self.used_knob, limit, self.metric.name, self.watermark.name)
 
     def is_closed(self, usage: float) -> bool:
         """Whether ``usage``, in the metric's unit, is at or below the target."""

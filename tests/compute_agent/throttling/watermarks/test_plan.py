@@ -19,10 +19,11 @@ from compute_agent.throttling.watermarks.metrics import (
     by_usage,
     combined_order,
 )
-from compute_agent.throttling.watermarks.plan import make_plan, plan_reclaims, plan_throttles
+from compute_agent.throttling.watermarks.plan import make_plan
 from compute_agent.throttling.watermarks.sections import GuestSelector
 from compute_agent.throttling.watermarks.state import (
     EvictAction,
+    ReclaimAction,
     RestoreAction,
     SwitchScheduling,
     ThrottleAction,
@@ -53,6 +54,10 @@ EPSILON = 1e-6
 
 def plan(by, now, state=None, **left_alone):
     return make_plan(by, now, seen(by, now), state or WatermarkState(scheduling_off=False), **left_alone)
+
+
+def planned(kind, by, now, state=None, **left_alone):
+    return [one for one in plan(by, now, state, **left_alone) if isinstance(one, kind)]
 
 
 def limits(actions):
@@ -521,24 +526,24 @@ def test_planning_changes_nothing_of_what_it_is_given():
     now = snapshot(guest("a", 4.0))
     state, streaks = WatermarkState(), seen(by, now)
     before = repr((now, state, streaks))
-    assert plan_throttles(by, now, streaks, state, frozenset())
+    assert make_plan(by, now, streaks, state)
     assert repr((now, state, streaks)) == before
 
 
 def test_memory_is_taken_by_one_bounded_step_of_each_guest_in_a_round():
     by = rules(line("m", "memory_usage", throttle_down=3 * GIB, throttle_up=GIB))
     host = snapshot(memory_guest("a", 3 * GIB), memory_guest("b", 2 * GIB))
-    plan = plan_throttles(by, host, seen(by, host), WatermarkState(), frozenset())
+    actions = planned(ThrottleAction, by, host)
     # From 4 GiB down to the first limits below what they use.
-    assert {one.guest: one.limit for one in plan} == {"a": 2.75 * GIB, "b": 1.75 * GIB}
+    assert {one.guest: one.limit for one in actions} == {"a": 2.75 * GIB, "b": 1.75 * GIB}
 
 
 def test_memory_guest_gets_no_further_step_while_the_kernel_still_reclaims():
     by = rules(line("m", "memory_usage", throttle_down=2 * GIB, throttle_up=GIB))
     state = WatermarkState(throttles=(ThrottledGuest("a", MEMORY_CONTROL, 2.75 * GIB),))
     above, reached = (snapshot(memory_guest("a", used * GIB)) for used in (3, 2.75))
-    assert plan_throttles(by, above, seen(by, above), state, frozenset()) == []
-    (action,) = plan_throttles(by, reached, seen(by, reached), state, frozenset())
+    assert planned(ThrottleAction, by, above, state) == []
+    (action,) = planned(ThrottleAction, by, reached, state)
     assert action.limit == 2.5 * GIB
 
 
@@ -551,12 +556,12 @@ def test_memory_is_reclaimed_from_the_lowest_class_by_as_much_as_is_lacking():
     )
     dear = memory_guest("dear", 3 * GIB, protected=True)
     now = snapshot(be, low, ls, dear, host={MEMORY: 6.3 * GIB})
-    amounts = {one.guest: one.amount for one in plan_reclaims(by, now, seen(by, now), frozenset())}
+    amounts = {one.guest: one.amount for one in planned(ReclaimAction, by, now)}
     # "low" has no more than half of its 4 GiB, which each guest keeps.
     assert amounts == {"be": 0.125 * GIB, "ls": pytest.approx(0.175 * GIB)}
     # A step has at most 256 MiB, and guests at rest are left out.
     full = snapshot(be, low, ls, dear, host={MEMORY: 9 * GIB})
-    steps = {one.guest: one.amount for one in plan_reclaims(by, full, seen(by, full), frozenset({"be"}))}
+    steps = {one.guest: one.amount for one in planned(ReclaimAction, by, full, resting=frozenset({"be"}))}
     assert steps == {"ls": 0.25 * GIB}
 
 
