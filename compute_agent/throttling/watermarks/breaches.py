@@ -255,13 +255,12 @@ class ThresholdExceeded:
 
         :param untouchable: uuids of guests on which no action is possible in this round.
         """
-        selector = self.watermark.selector
         # A limit is a part of the guest's allotment, so a guest without an allotment cannot be throttled.
         knob = None if self.action is WatermarkAction.EVICT else self.used_knob
         for guest in snapshot.guests.values():
             if (
                 guest.uuid not in untouchable
-                and selector.selects_guest(guest)
+                and self.watermark.selects_guest(guest)
                 and (knob is None or knob in guest.allotments)
             ):
                 yield guest

@@ -179,7 +179,7 @@ class _RoundPlanner:
             for guest in self._select_guests(found, kept):
                 # The first watermark that selects a guest is the reason for its eviction, and the options of
                 # this watermark apply.
-                breach = next(one for one in found if one.watermark.selector.selects_guest(guest))
+                breach = next(one for one in found if one.watermark.selects_guest(guest))
                 if self._has_room(breach.watermark):
                     plan.append(self._evict_guest(breach, guest))
         self._untouchable |= {eviction.guest for eviction in plan}
@@ -287,7 +287,7 @@ class _RoundPlanner:
         chosen = [
             guest
             for guest in self._snapshot.guests.values()
-            if guest.uuid not in kept and any(one.watermark.selector.selects_guest(guest) for one in found)
+            if guest.uuid not in kept and any(one.watermark.selects_guest(guest) for one in found)
         ]
         first = _of_highest_priority(found)
         # The general order is the default here, because a guest's use does not show how much an action frees.

@@ -68,26 +68,6 @@ Schedules = Mapping[WatermarkAction, tuple[tuple[WeekPeriod, WatermarkThreshold]
 
 
 @dataclass(frozen=True, slots=True)
-class GuestSelector:
-    """Selects the guests on which a watermark acts.
-
-    - ``classes`` are the QoS classes of these guests; empty for all classes.
-    - ``max_priority`` is the highest priority of these guests; None for all priorities.
-    """
-
-    classes: frozenset[str] = frozenset()
-    max_priority: int | None = None
-
-    def selects_guest(self, guest: GuestUsage) -> bool:
-        """Whether the watermark can act on this guest; False for each protected guest."""
-        return (
-            not guest.protected
-            and (not self.classes or guest.qos_class in self.classes)
-            and (self.max_priority is None or guest.priority <= self.max_priority)
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class WatermarkSection:
     """One section ``[watermark:NAME]``.
 
@@ -102,7 +82,8 @@ class WatermarkSection:
     :ivar for_samples: number of successive rounds with usage above a threshold before the section acts.
     :ivar cool_down: seconds without usage above a threshold before limits are raised.
     :ivar preview: whether actions are only reported, and not carried out.
-    :ivar selector: the guests on which the section acts.
+    :ivar qos_classes: the classes of the guests on which the section acts; empty for all classes.
+    :ivar max_priority: the highest priority of these guests; None for all priorities.
     :ivar scheduled: thresholds that replace the usual thresholds in periods of the week.
     :ivar external: whether the metric comes from outside the kernel; see :class:`WatermarkMetric`.
     :ivar steps: the sizes of steps by which the section changes limits; None means the sizes in ``[qos]``.
@@ -122,13 +103,22 @@ class WatermarkSection:
     for_samples: int = 1
     cool_down: float = 0.0
     preview: bool = False
-    selector: GuestSelector = GuestSelector()
+    qos_classes: frozenset[str] = frozenset()
+    max_priority: int | None = None
     scheduled: Schedules = field(default_factory=dict)
     external: bool = False
     steps: ThrottleSteps | None = None
     order: Sorter | None = None
     evict_grace: float | None = None
     evict_at_once: int | None = None
+
+    def selects_guest(self, guest: GuestUsage) -> bool:
+        """Whether the section can act on this guest; False for each protected guest."""
+        return (
+            not guest.protected
+            and (not self.qos_classes or guest.qos_class in self.qos_classes)
+            and (self.max_priority is None or guest.priority <= self.max_priority)
+        )
 
     def at_moment(self, moment: WeekMoment) -> WatermarkSection:
         """The section with the thresholds that hold at ``moment``."""
@@ -196,10 +186,10 @@ def parse_watermarks(
             for_samples=options.for_samples,
             cool_down=options.cool_down,
             preview=options.mode == "preview",
-            selector=GuestSelector(
-                read_classes(f"[{WATERMARK}{name}] qos_classes", options.qos_classes, classes, limited=True),
-                options.max_priority,
+            qos_classes=read_classes(
+                f"[{WATERMARK}{name}] qos_classes", options.qos_classes, classes, limited=True
             ),
+            max_priority=options.max_priority,
             scheduled=scheduled,
             external=metric.external,
             steps=_read_steps(conf, options),

@@ -20,7 +20,6 @@ from compute_agent.throttling.watermarks.metrics import (
     combined_order,
 )
 from compute_agent.throttling.watermarks.plan import make_plan
-from compute_agent.throttling.watermarks.sections import GuestSelector
 from compute_agent.throttling.watermarks.state import (
     EvictAction,
     ReclaimAction,
@@ -120,14 +119,13 @@ def test_guest_that_would_free_nothing_is_not_touched():
     ids=["protected", "class not selected", "priority not selected"],
 )
 def test_guests_that_are_not_selected_are_never_touched(shield):
-    selector = GuestSelector(frozenset({"BE"}), max_priority=4)
-    by = rules(line(throttle_down=1, throttle_up=0.5, evict=2, selector=selector))
+    by = rules(line(throttle_down=1, throttle_up=0.5, evict=2, qos_classes={"BE"}, max_priority=4))
     assert plan(by, snapshot(guest("a", 4.0, **shield))) == ()
 
 
 def test_lowest_line_counts_and_a_higher_one_only_for_guests_that_the_lowest_does_not_select():
-    low = line("low", throttle_down=10, throttle_up=1, selector=GuestSelector(frozenset({"BE"})))
-    high = line("high", throttle_down=12, selector=GuestSelector(frozenset({"BE", "LS"})))
+    low = line("low", throttle_down=10, throttle_up=1, qos_classes={"BE"})
+    high = line("high", throttle_down=12, qos_classes={"BE", "LS"})
     by = rules(low, high, min_share=0.5)
     best_effort = guest("be", 4.0)
     others = guest("ls", 4.0, qos_class="LS")
@@ -247,8 +245,7 @@ def test_guest_that_is_being_evicted_counts_as_gone_and_is_not_evicted_twice():
 
 
 def test_an_unquantified_metric_evicts_all_guests_that_its_line_selects():
-    selector = GuestSelector(max_priority=0)
-    by = rules(line("psi", "memory_pressure", evict=20, selector=selector))
+    by = rules(line("psi", "memory_pressure", evict=20, max_priority=0))
     now = snapshot(
         guest("a", memory=1.0), guest("b", memory=2.0), guest("dear", memory=9.0, priority=1),
         host={MetricSeries("memory_pressure"): 60.0},

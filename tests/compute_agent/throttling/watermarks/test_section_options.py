@@ -10,7 +10,6 @@ from compute_agent.throttling.settings import read_settings
 from compute_agent.throttling.watermarks.breaches import observe_usage, restart_streaks
 from compute_agent.throttling.watermarks.metrics import BUILT_IN, MetricRegistry, by_age, by_class
 from compute_agent.throttling.watermarks.plan import make_plan
-from compute_agent.throttling.watermarks.sections import GuestSelector
 from compute_agent.throttling.watermarks.state import (
     EvictAction,
     RestoreAction,
@@ -141,7 +140,7 @@ def pressed_twice(*guests, time=1.0):
 def test_each_section_limits_and_times_its_own_guests_only():
     own = line(
         "p", "memory_pressure", evict=10.0, evict_at_once=1, evict_grace=7.0,
-        selector=GuestSelector(frozenset({"BE"})),
+        qos_classes={"BE"},
     )  # fmt: skip
     other = line("s", "cpu_steal", evict=10.0, evict_grace=3.0)
     by = rules(own, other)

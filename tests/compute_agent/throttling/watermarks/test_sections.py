@@ -12,7 +12,6 @@ from compute_agent.resctrl.bandwidth import BandwidthRate
 from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 from compute_agent.throttling.settings import build_rules, read_settings
 from compute_agent.throttling.watermarks.metrics import MetricRegistry, MetricUnit
-from compute_agent.throttling.watermarks.sections import GuestSelector
 from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold, parse_threshold
 from tests.compute_agent.builders import load_options, load_text
 
@@ -46,7 +45,7 @@ def test_section_becomes_a_watermark(read):
     assert line.evict == WatermarkThreshold(95.0, relative=True)
     assert line.disable_scheduling == WatermarkThreshold(75.0, relative=True)
     assert (line.for_samples, line.cool_down) == (5, 60.0)
-    assert line.selector == GuestSelector(frozenset({"BE", "LS"}), 7)
+    assert (line.qos_classes, line.max_priority) == ({"BE", "LS"}, 7)
     assert (rules.steps.step, rules.steps.min_share, rules.margin) == (0.25, 0.2, 0.05)
 
 
