@@ -9,24 +9,35 @@ from hypothesis import strategies as st
 
 from compute_agent.throttling.interference.evidence import (
     MIN_CORRELATION,
-    _correlate_pairs,
     find_suspects,
     least_correlation,
 )
 from compute_agent.throttling.interference.signals import SIGNALS, GuestReading, GuestSamples
 from tests.compute_agent.throttling.interference.rooms import CPUS, facts, watch
 
-PAIRS = st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=2, max_size=60)
 
-
-@given(PAIRS)
+@given(st.lists(st.tuples(st.floats(0, 0.9), st.floats(0, 0.4)), min_size=12, max_size=60))
 def test_the_correlation_is_pearsons(pairs):
-    first, second = zip(*pairs, strict=True)
-    correlation, part = _correlate_pairs(pairs)
-    if min(statistics.pstdev(first), statistics.pstdev(second)) > 1e-3:
-        assert correlation == pytest.approx(statistics.correlation(first, second), abs=1e-6)
-        assert part == pytest.approx(correlation * statistics.pstdev(second), abs=1e-6)
-    assert -1.000001 <= correlation <= 1.000001
+    """The server waits for ``one`` of its time while the hog uses ``one + more`` cores."""
+    waits, uses = [one for one, _ in pairs], [one + more for one, more in pairs]
+    played = [
+        GuestSamples(
+            10.0 * (number + 1),
+            {
+                "server": GuestReading(facts("server", "LS"), CPUS, False, 1 - wait, wait),
+                "hog": GuestReading(facts("hog"), CPUS, False, use, 0.0),
+            },
+        )
+        for number, (wait, use) in enumerate(zip(waits, uses, strict=True))
+    ]
+    found = find_suspects(watch(), "server", "", played)
+    if min(statistics.pstdev(waits), statistics.pstdev(uses)) > 1e-3:
+        correlation = statistics.correlation(waits, uses)
+        if found:
+            assert found[0].correlation == pytest.approx(correlation, abs=1e-6)
+            assert found[0].part == pytest.approx(correlation * statistics.pstdev(uses), abs=1e-6)
+        else:
+            assert least_correlation(correlation, len(pairs)) < MIN_CORRELATION + 1e-6
 
 
 def test_few_samples_or_chance_are_no_evidence():
