@@ -245,8 +245,10 @@ class ThrottleExecutor:
                 case ReclaimAction():
                     self._reclaim_memory(action.guest, action.amount)
                 case CaseDecision(what=CaseVerdict.ESCALATE):
-                    self._begin_escalation(action)
-                    return True  # the eviction runs in its own thread, and its outcome is reported later
+                    # The command runs in its own thread, because a migration takes minutes, and the trigger's
+                    # rounds have to continue. The outcome is reported later.
+                    run_aside(ESCALATE_THREAD, partial(self._run_escalation, action))
+                    return True
                 # A verdict changes no limit, and is only reported below.
                 case CaseDecision() if not action.changes_limit:
                     pass
@@ -275,11 +277,6 @@ class ThrottleExecutor:
         # agent then applies.
         described = self._registry.get(metric)
         self._evictor.begin_eviction(guest, described.evict if described else None, grace)
-
-    def _begin_escalation(self, decision: CaseDecision) -> None:
-        # The command runs in its own thread, because a migration takes minutes, and the trigger's rounds have
-        # to continue.
-        run_aside(ESCALATE_THREAD, partial(self._run_escalation, decision))
 
     def _run_escalation(self, decision: CaseDecision) -> None:
         assert decision.watch is not None, "a decision to escalate is one of a watch"

@@ -193,22 +193,8 @@ class _GuestFamilies:
             "Bytes that a guest has read from the host's disks or written to them.",
             labels=("guest", "direction"),
         )
-
-    @property
-    def all_families(self) -> tuple[Metric, ...]:
-        """The metric families, in the order in which a scrape lists them."""
-        return (
-            self._info,
-            self._entitlement,
-            self._limit,
-            self._cpu,
-            self._throttled,
-            self._pressure,
-            self._memory,
-            self._swap,
-            self._faults,
-            self._io,
-        )
+        #: The metric families, in the order in which a scrape lists them.
+        self.all_families: tuple[Metric, ...] = tuple(vars(self).values())
 
     def add_view(self, view: GuestView) -> None:
         """Add series with the name, class, project and flavor of a guest, and with its allocated amounts."""

@@ -277,14 +277,25 @@ def parse_swapped_in(text: str) -> int:
     return (int(pages["pswpin"]) + int(pages.get("zswpin", 0))) * _PAGE
 
 
-def swapped_in(now: MeasuringRound, before: MeasuringRound | None) -> float | None:
-    """The bytes a second that the host has read back from swap since the last round; None if unknown."""
-    path = f"{now.root}/proc/vmstat"
-    last = now.parse_file(path, parse_swapped_in)
-    first = before.parse_file(path, parse_swapped_in) if before else None
-    if before is None or last is None or first is None or now.time <= before.time or last < first:
+def counter_rate(
+    path: str, parse: Callable[[str], int], now: MeasuringRound, before: MeasuringRound | None
+) -> float | None:
+    """The growth of a counter in a file since the round ``before``, a second; None if unknown.
+
+    The rate is negative if the counter began again, for example because a device was removed.
+    """
+    # The counter is read in the first round, too, because the next round computes the difference from it.
+    last = now.parse_file(path, parse)
+    first = before.parse_file(path, parse) if before else None
+    if before is None or last is None or first is None or now.time <= before.time:
         return None
     return (last - first) / (now.time - before.time)
+
+
+def swapped_in(now: MeasuringRound, before: MeasuringRound | None) -> float | None:
+    """The bytes a second that the host has read back from swap since the last round; None if unknown."""
+    rate = counter_rate(f"{now.root}/proc/vmstat", parse_swapped_in, now, before)
+    return None if rate is None or rate < 0 else rate
 
 
 def pressure_share(path: str, now: MeasuringRound, before: MeasuringRound | None) -> float | None:
@@ -293,11 +304,8 @@ def pressure_share(path: str, now: MeasuringRound, before: MeasuringRound | None
     ``path`` is the path of a PSI file. The percentage is computed from ``total``, because the kernel's
     averages include pressure of earlier rounds.
     """
-    last = now.parse_file(path, parse_pressure)
-    first = before.parse_file(path, parse_pressure) if before else None
-    if before is None or last is None or first is None or now.time <= before.time or last < first:
-        return None
-    return min(100.0, (last - first) / (now.time - before.time) / 1e4)
+    rate = counter_rate(path, parse_pressure, now, before)
+    return None if rate is None or rate < 0 else min(100.0, rate / 1e4)
 
 
 # The unit of statm. A page has 4 KiB on x86, and up to 64 KiB on ARM and POWER.
