@@ -1,11 +1,13 @@
-"""Tests of the state file of throttling, which outlives the agent."""
+"""Tests of the state file of throttling, which outlives the agent, and which a dry run reads as well."""
+
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.files import UnsafeFileError
-from compute_agent.model.resource import ThrottleControl
+from compute_agent.model.resource import MEMORY_BANDWIDTH, ThrottleControl
 from compute_agent.throttling.interference.cases import CasePhase, InterferenceCase
 from compute_agent.throttling.interference.evidence import SignalBaseline, SignalTrack
 from compute_agent.throttling.interference.state import (
@@ -116,3 +118,29 @@ def test_limits_and_evictions_are_written_as_release_0_1_0_reads_them():
         "evictions": [["gone", "memory_usage"]],
         "scheduling_off": True,
     }
+
+
+BANDWIDTH = ThrottleControl(MEMORY_BANDWIDTH, "0")
+LIMITS = WatermarkState((ThrottledGuest("a", QUOTA, 2.0), ThrottledGuest("b", QUOTA, 1.5)))
+
+
+def case(suspect, knob, *steps):
+    return InterferenceCase(
+        "cpu", "victim", suspect, knob, 0.5, 0.3, steps, len(steps), CasePhase.HOLD, time.monotonic()
+    )
+
+
+def test_the_lowest_of_what_watermarks_and_interference_have_set(tmp_path):
+    state = InterferenceState(cases=(case("a", QUOTA, 3.0, 1.0), case("c", BANDWIDTH, 40.0)))
+    content = dump_state(ThrottlingState(LIMITS, state), time.monotonic())
+    (tmp_path / FILE_NAME).write_bytes(content)
+    limits = look_up_state(tmp_path).guest_limits()
+    assert limits == {"a": {QUOTA: 1.0}, "b": {QUOTA: 1.5}, "c": {BANDWIDTH: 40.0}}
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"\xff"])
+def test_a_file_that_cannot_be_used_is_left_alone(tmp_path, content):
+    if content is not None:
+        (tmp_path / FILE_NAME).write_bytes(content)
+    assert look_up_state(tmp_path) == ThrottlingState()
+    assert {path.name for path in tmp_path.iterdir()} == ({FILE_NAME} if content is not None else set())
