@@ -79,7 +79,7 @@ def observe_usage(
             # the domain, so that the quiet time begins with the first round.
             for domain in domains or {""}:
                 watch = WatermarkWatch(watermark.name, action, domain)
-                if watermark.threshold_for(action) is not None:
+                if action in watermark.thresholds:
                     # A new watch is quiet from now on, because the usage before is not known.
                     before = streaks.get(watch, ThresholdStreak(quiet_since=snapshot.time))
                     streak = _next_streak(before, watermark, watch, snapshot)

@@ -139,8 +139,7 @@ class _RoundPlanner:
             (watermark, watch)
             for watermark in self._rules.watermarks
             for watch in self._streaks
-            if (watch.watermark, watch.action) == (watermark.name, action)
-            and watermark.threshold_for(action) is not None
+            if (watch.watermark, watch.action) == (watermark.name, action) and action in watermark.thresholds
         ]
         asking = {
             watermark.name

@@ -71,14 +71,8 @@ Schedules = Mapping[WatermarkAction, tuple[tuple[WeekPeriod, WatermarkThreshold]
 class WatermarkSection:
     """One section ``[watermark:NAME]``.
 
-    :ivar throttle_down: usage above which guests are limited; None means that the section limits no guests.
-    :ivar throttle_up: usage below which limits are raised again; None means that the section raises no
-        limits.
-    :ivar evict: usage above which guests are evicted; None means that the section evicts no guests.
-    :ivar disable_scheduling: usage above which new guests are kept away; None means that the section never
-        does so.
-    :ivar reclaim: usage above which unused memory is reclaimed; None means that the section reclaims no
-        memory.
+    :ivar thresholds: the usage above which each action is taken; for ``THROTTLE_UP``, the usage below which
+        limits are raised again. The section does not take an action without a threshold.
     :ivar for_samples: number of successive rounds with usage above a threshold before the section acts.
     :ivar cool_down: seconds without usage above a threshold before limits are raised.
     :ivar preview: whether actions are only reported, and not carried out.
@@ -95,11 +89,7 @@ class WatermarkSection:
 
     name: str
     metric: str
-    throttle_down: WatermarkThreshold | None = None
-    throttle_up: WatermarkThreshold | None = None
-    evict: WatermarkThreshold | None = None
-    disable_scheduling: WatermarkThreshold | None = None
-    reclaim: WatermarkThreshold | None = None
+    thresholds: Mapping[WatermarkAction, WatermarkThreshold] = field(default_factory=dict)
     for_samples: int = 1
     cool_down: float = 0.0
     preview: bool = False
@@ -122,18 +112,17 @@ class WatermarkSection:
 
     def at_moment(self, moment: WeekMoment) -> WatermarkSection:
         """The section with the thresholds that hold at ``moment``."""
-        found: dict[str, Any] = {
-            action.value: threshold
+        found = {
+            action: threshold
             for action, entries in self.scheduled.items()
             for period, threshold in entries
             if period.has_moment(moment)
         }
-        return replace(self, **found) if found else self
+        return replace(self, thresholds={**self.thresholds, **found}) if found else self
 
     def threshold_for(self, action: WatermarkAction) -> WatermarkThreshold | None:
         """The threshold of an action; None if the section does not take the action."""
-        found: WatermarkThreshold | None = getattr(self, action.value)
-        return found
+        return self.thresholds.get(action)
 
     def threshold_amount(self, action: WatermarkAction, snapshot: UsageSnapshot, domain: str) -> float | None:
         """The threshold of an action on a domain, in the metric's unit.
@@ -172,17 +161,15 @@ def parse_watermarks(
     watermarks = []
     for name, options in family_sections(conf, WATERMARK):
         metric = _find_metric(name, options.metric, registry)
-        thresholds: dict[str, WatermarkThreshold | None] = {}
-        scheduled: dict[WatermarkAction, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]] = {}
-        for action in WatermarkAction:
-            found, entries = _read_thresholds(name, action, options[action.value], metric)
-            thresholds[action.value] = found
-            if entries:
-                scheduled[action] = entries
+        found = {
+            action: _read_thresholds(f"[{WATERMARK}{name}] {action}", action, text, metric)
+            for action in WatermarkAction
+            if (text := options[action.value]) is not None
+        }
         watermark = WatermarkSection(
             name,
             metric.name,
-            **thresholds,
+            {action: threshold for action, (threshold, _) in found.items()},
             for_samples=options.for_samples,
             cool_down=options.cool_down,
             preview=options.mode == "preview",
@@ -190,7 +177,7 @@ def parse_watermarks(
                 f"[{WATERMARK}{name}] qos_classes", options.qos_classes, classes, limited=True
             ),
             max_priority=options.max_priority,
-            scheduled=scheduled,
+            scheduled={action: entries for action, (_, entries) in found.items() if entries},
             external=metric.external,
             steps=_read_steps(conf, options),
             order=tuple(CRITERIA[word] for word in options.order) or None,
@@ -277,21 +264,17 @@ def _check_watermark(watermark: WatermarkSection) -> None:
 
     :raises ConfigError: the section has no threshold, mixes units, or evicts before it throttles.
     """
-    if all(watermark.threshold_for(action) is None for action in WatermarkAction):
+    thresholds = watermark.thresholds
+    if not thresholds:
         raise ConfigError(f"[{WATERMARK}{watermark.name}] has no threshold: {', '.join(WatermarkAction)}")
-    thresholds = [
-        (action, found)
-        for action in WatermarkAction
-        if (found := watermark.threshold_for(action)) is not None
-    ]
     # A percentage and an amount cannot be compared here, because the host's capacity is not known yet.
-    if len({threshold.relative for _, threshold in thresholds}) > 1:
-        listed = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds)
+    if len({threshold.relative for threshold in thresholds.values()}) > 1:
+        listed = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds.items())
         raise ConfigError(f"[{WATERMARK}{watermark.name}] mixes percentages and amounts: {listed}")
     # The order is checked only within a section, because another section can evict guests of other classes at
     # a lower threshold.
     for (first, done), (then, do) in itertools.combinations(_ESCALATION.items(), 2):
-        low, high = watermark.threshold_for(first), watermark.threshold_for(then)
+        low, high = thresholds.get(first), thresholds.get(then)
         if low is not None and high is not None and high.value < low.value:
             raise ConfigError(
                 f"{_option_name(watermark, then)} = {high} is below {first} = {low}: guests would be {do}"
@@ -302,10 +285,8 @@ def _check_watermark(watermark: WatermarkSection) -> None:
 def _check_same_kind(watermarks: Sequence[WatermarkSection]) -> None:
     kinds: dict[bool, WatermarkSection] = {}
     for watermark in watermarks:
-        for action in WatermarkAction:
-            threshold = watermark.threshold_for(action)
-            if threshold is not None:
-                kinds.setdefault(threshold.relative, watermark)
+        for threshold in watermark.thresholds.values():
+            kinds.setdefault(threshold.relative, watermark)
     # The lowest threshold decides, and a percentage cannot be compared with an amount.
     if len(kinds) > 1:
         raise ConfigError(
@@ -317,11 +298,7 @@ def _check_same_kind(watermarks: Sequence[WatermarkSection]) -> None:
 def _lowest_threshold(
     watermarks: Iterable[WatermarkSection], action: WatermarkAction
 ) -> tuple[WatermarkSection, WatermarkThreshold] | None:
-    found = [
-        (watermark, threshold)
-        for watermark in watermarks
-        if (threshold := watermark.threshold_for(action)) is not None
-    ]
+    found = [(one, one.thresholds[action]) for one in watermarks if action in one.thresholds]
     return min(found, key=lambda pair: pair[1].value, default=None)
 
 
@@ -334,15 +311,12 @@ def _find_metric(name: str, text: str | None, registry: MetricRegistry) -> Water
 
 
 def _read_thresholds(
-    name: str, action: WatermarkAction, text: str | None, metric: WatermarkMetric
-) -> tuple[WatermarkThreshold | None, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]]:
+    section: str, action: WatermarkAction, text: str, metric: WatermarkMetric
+) -> tuple[WatermarkThreshold, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]]:
     """Read the option of one action: its usual threshold, and the thresholds of periods.
 
     :raises ConfigError: the text is wrong, or the metric does not support the action.
     """
-    if text is None:
-        return None, ()
-    section = f"[{WATERMARK}{name}] {action}"
     if action in (WatermarkAction.THROTTLE_DOWN, WatermarkAction.THROTTLE_UP) and not metric.can_throttle:
         raise ConfigError(f"{section}: guests cannot be throttled for {metric.name}")
     if action is WatermarkAction.RECLAIM and not metric.reclaimable:
@@ -460,9 +434,7 @@ class WatermarkRules:
 
     def of_metric(self, metric: str, action: WatermarkAction) -> list[WatermarkSection]:
         """The watermarks of a metric that have a threshold for an action."""
-        return [
-            one for one in self.watermarks if one.metric == metric and one.threshold_for(action) is not None
-        ]
+        return [one for one in self.watermarks if one.metric == metric and action in one.thresholds]
 
     def throttled_series(self, state: WatermarkState) -> list[MetricSeries]:
         """The series (a metric on one domain) for which guests can be limited now."""
@@ -550,8 +522,8 @@ def find_unenforceable(
         if reasons := [unmeasured_metrics[one] for one in needed if one in unmeasured_metrics]:
             yield f"{section} metric = {watermark.metric}: the agent never acts, because {reasons[0]}"
         elif lever and (reason := unusable_levers.get(lever.name)):
-            if watermark.throttle_down:
+            if WatermarkAction.THROTTLE_DOWN in watermark.thresholds:
                 yield f"{section} throttle_down: no guest is throttled, because {reason}"
             # A reclaim of memory needs swap, as the lever of the metric does.
-            if watermark.reclaim:
+            if WatermarkAction.RECLAIM in watermark.thresholds:
                 yield f"{section} reclaim: no memory is reclaimed, because {reason}"

@@ -42,10 +42,8 @@ def test_section_becomes_a_watermark(read):
     )
     (line,) = rules.watermarks
     assert (line.name, line.metric, line.preview) == ("cpu", "cpu_usage", True)
-    assert line.throttle_down == WatermarkThreshold(80.0, relative=True)
-    assert line.throttle_up == WatermarkThreshold(70.0, relative=True)
-    assert line.evict == WatermarkThreshold(95.0, relative=True)
-    assert line.disable_scheduling == WatermarkThreshold(75.0, relative=True)
+    percents = {"throttle_down": 80.0, "throttle_up": 70.0, "evict": 95.0, "disable_scheduling": 75.0}
+    assert line.thresholds == {name: WatermarkThreshold(one, relative=True) for name, one in percents.items()}
     assert (line.for_samples, line.cool_down) == (5, 60.0)
     assert (line.qos_classes, line.max_priority) == ({"BE", "LS"}, 7)
     assert (rules.steps.step, rules.steps.min_share, rules.margin) == (0.25, 0.2, 0.05)
