@@ -64,6 +64,11 @@ class OriginalMasks:
     groups: Mapping[str, str] = field(default_factory=dict)
     bans: Mapping[str, KeptBan] = field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to restore."""
+        return not (self.masks or self.groups or self.bans)
+
 
 class OriginalsFile:
     """Keeps the original contents of masks in a file, which is read at first use."""

@@ -1,8 +1,4 @@
-"""Samplers: read the kernel's files once a round, and return frozen values for the triggers.
-
-``MetricSampler`` makes a snapshot of the host, with the metrics that watermarks name. ``GuestReader`` makes a
-sample of all guests, with the values that the signals of interference need.
-"""
+"""Samplers: read the kernel's files once a round, and return frozen values for the triggers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Pure functions that compute decisions and the next state of interference from new samples.
-
-A decision limits a guest that disturbs other guests, raises its limit again, or reports a verdict. The
-executor carries out the decisions.
-"""
+"""Pure functions that compute decisions and the next state of interference from new samples."""
 
 from __future__ import annotations
 
@@ -133,7 +129,7 @@ def _advance_cases(
         if CaseVerdict.NOT_GUILTY in verdicts:
             pairs = put_aside(pairs, case, now.time)
         if not VERDICTS.isdisjoint(verdicts):
-            pair = _case_pair(case)
+            pair = SuspectPair(case.watch, case.victim, case.suspect)
             record = pairs.get(pair, PairRecord()).with_verdict(now.time)
             # The command is called at most once a day for a pair, because the next verdict can come while the
             # command still runs.
@@ -252,10 +248,6 @@ def _mean_value(
         if (value := signal.values(sample.readings[key.guest]).get(key.domain)) is not None
     ]
     return sum(values) / len(values) if values else None
-
-
-def _case_pair(case: InterferenceCase) -> SuspectPair:
-    return SuspectPair(case.watch, case.victim, case.suspect)
 
 
 def _is_remembered(record: PairRecord, time: float) -> bool:

@@ -1,8 +1,4 @@
-"""Evidence: victims suffer more than usual, and the use of a suspect rises and falls with the suffering.
-
-The baseline of a guest is learnt from its own samples. A suspect is a guest that shares the resource, can be
-limited for the victim, and used more of the resource whenever the victim suffered more.
-"""
+"""Evidence: victims suffer more than usual, and the use of a suspect rises and falls with the suffering."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Signals, which measure how much a guest suffers from other guests, and watches, which select signals.
-
-A reading has the measured values of one guest in a sample. A signal computes two values from a reading: how
-much the guest suffers, and how much of the resource the guest uses.
-"""
+"""Signals, which measure how much a guest suffers from other guests, and watches, which select signals."""
 
 from __future__ import annotations
 

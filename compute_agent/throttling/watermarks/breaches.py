@@ -1,8 +1,4 @@
-"""Breaches: how long the usage of a metric has been above a threshold.
-
-All functions are pure. A *watch* is one watermark on one domain for one action. Its *streak* is the number of
-successive rounds with usage above the threshold of the action.
-"""
+"""Breaches: how long the usage of a metric has been above a threshold. All functions are pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Reads the ``[watermark:NAME]`` sections of a configuration, and finds contradictions between them.
-
-``WatermarkRules`` combines the watermarks with the registry of metrics and the sizes of throttling steps.
-``WatermarkRules`` also computes the expected effects of actions.
-"""
+"""Reads the ``[watermark:NAME]`` sections of a configuration, and finds contradictions between them."""
 
 from __future__ import annotations
 
@@ -384,7 +380,7 @@ def _option_name(watermark: WatermarkSection, action: WatermarkAction) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkRules:
-    """The configuration for decisions.
+    """The configuration for decisions, which also computes the expected effects of actions.
 
     With a ``margin`` of 0.1, actions free a tenth more than the excess.
     """
