@@ -175,7 +175,10 @@ class GuestEvictions:
         self._called[uuid] = str(guest)
         grace = self._settings.evict_grace if grace is None else grace
         try:
-            self._ask_to_leave(guest, grace)
+            if self._settings.evict_command is None:
+                self._driver.stop(guest, grace)
+            else:
+                self._settings.evict_command(uuid)
         # An error does not matter if the guest has ended nevertheless.
         except (DriverError, CommandFailedError) as error:
             if self._still_runs(guest):
@@ -228,13 +231,6 @@ class GuestEvictions:
             self._wait(pause)
             pause = min(2 * pause, _MAX_PAUSE)
         LOG.warning("Guest %s was started again: it keeps its allocation", name)
-
-    def _ask_to_leave(self, guest: Guest, grace: float) -> None:
-        command = self._settings.evict_command
-        if command is None:
-            self._driver.stop(guest, grace)
-        else:
-            command(guest.uuid)
 
     def _remove_own_part(self, uuid: str, name: str) -> None:
         client = self._client
