@@ -22,11 +22,11 @@ from compute_agent.controllers.emulator import EmulatorController, EmulatorCpus,
 from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.drivers import procfs
 from compute_agent.isolation.decision import HeldCpus, IsolationDemand
+from compute_agent.isolation.noise import NoiseReader
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.resource import CoreScope
-from compute_agent.noise.counters import NoiseReader
 from compute_agent.schedules.realtime import KernelSchedules
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.isolation.fake_kernel import IsolationHost

@@ -22,7 +22,6 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.throttling.actions import ThrottleAction
 from compute_agent.throttling.executor import ThrottleExecutor
 from compute_agent.throttling.levers import ThrottleSteps, lowest_limit
 from compute_agent.throttling.samplers import MetricSampler
@@ -32,7 +31,7 @@ from compute_agent.throttling.watermarks.breaches import observe_usage
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
 from compute_agent.throttling.watermarks.plan import make_plan
 from compute_agent.throttling.watermarks.sections import WatermarkRules
-from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
+from compute_agent.throttling.watermarks.state import ThrottleAction, ThrottledGuest, WatermarkState
 from compute_agent.usage.rounds import MeasuredGuest
 from compute_agent.usage.snapshot import GuestAllotment, GuestUsage
 from tests.compute_agent.loops.overload import TOPOLOGY, Overload, StubbornDriver

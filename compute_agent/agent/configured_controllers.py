@@ -44,7 +44,7 @@ from compute_agent.drivers.base import GuestDriver
 from compute_agent.events.event import EventRecorder
 from compute_agent.host.block_devices import read_block_devices
 from compute_agent.isolation.facts import MaskReader
-from compute_agent.isolation.originals import ORIGINALS_FILE, OriginalsFile, OriginalStore
+from compute_agent.isolation.originals import ORIGINALS_FILE, OriginalsFile
 from compute_agent.isolation.shell import MaskOwnership, OwnThreads
 from compute_agent.model.guest_settings import MemoryType
 from compute_agent.model.resource import BlockIoClass, CpuShare, MemoryShare
@@ -165,7 +165,7 @@ class ControllerStores:
     """
 
     former: FormerStore
-    originals: OriginalStore
+    originals: OriginalsFile
     cookies: RunNoteStore
     priorities: RunNoteStore
     ownership: MaskOwnership = field(default_factory=MaskOwnership)

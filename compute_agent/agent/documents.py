@@ -45,10 +45,10 @@ from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import DEFAULT_GROUP, ControlGroup, read_groups, read_tasks
 from compute_agent.resctrl.layout import ResctrlLayout, cache_mask
 from compute_agent.resctrl.mount import ResctrlHandle
-from compute_agent.throttling.actions import SwitchScheduling, WatermarkAct
 from compute_agent.throttling.watermarks.breaches import WatermarkWatch, is_quiet
 from compute_agent.throttling.watermarks.metrics import WatermarkMetric
 from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkSection
+from compute_agent.throttling.watermarks.state import SwitchScheduling, WatermarkAct
 from compute_agent.usage.snapshot import MetricSeries
 
 # The version is read at the start: after an upgrade of the package, a running agent still has the old

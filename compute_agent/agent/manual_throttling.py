@@ -20,8 +20,8 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
 from compute_agent.threads import ONCE, PeriodicTask, ThreadSpec, log_failures, run_aside
+from compute_agent.throttling.arbiter import LimitArbiter
 from compute_agent.throttling.evictions import EvictionInterruptedError
-from compute_agent.throttling.executor import LimitSetter
 
 LOG = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class ManualThrottling(AgentLoop):
 
     def __init__(
         self,
-        limits: LimitSetter,
+        limits: LimitArbiter,
         leaving: GuestLeaving,
         recorder: EventRecorder,
         known: KnownGuests,

@@ -36,10 +36,10 @@ from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.processes import records
 from compute_agent.files import remove_leftovers
 from compute_agent.inventory.host_identity import keep_owner, read_identity
+from compute_agent.isolation.osnoise import ORIGINAL_FILE, OsNoiseTracer, TracerError
 from compute_agent.loops.audit import AuditOutcome, HostAuditor
 from compute_agent.loops.devices import DeviceUse
 from compute_agent.loops.noise import CpuHolder
-from compute_agent.noise.osnoise import ORIGINAL_FILE, OsNoiseTracer, TracerError
 from compute_agent.pipeline.events import ReconcileGuests
 from compute_agent.pipeline.state import lock_state_folder
 from compute_agent.promises.verdict import PromiseVerdict

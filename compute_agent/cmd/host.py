@@ -45,11 +45,11 @@ from compute_agent.inventory.derive import BESIDE
 from compute_agent.inventory.host_identity import IdentityError, check_owner, read_identity
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.inventory.resctrl import CachePlatform
+from compute_agent.isolation.osnoise import MAX_SECONDS
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, CpuSets
 from compute_agent.model.guest_settings import IsolationLevel
 from compute_agent.model.messages import ConfigError, DriverError
-from compute_agent.noise.osnoise import MAX_SECONDS
 from compute_agent.pipeline import state
 from compute_agent.pipeline.placer import stray_warning
 from compute_agent.pipeline.state import AgentState

@@ -15,12 +15,18 @@ from compute_agent.cmd.base import AgentLister, Commands, LinesColumn
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import options
 from compute_agent.inventory.cpu_sets import resolve_cpu_sets
+from compute_agent.isolation.noise import CpuNoise, NoiseReader, compare_readings
+from compute_agent.isolation.osnoise import (
+    MAX_SECONDS,
+    ORIGINAL_FILE,
+    OsNoiseTracer,
+    TracedNoise,
+    TracerError,
+)
 from compute_agent.isolation.surroundings import read_boot_isolation
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.monitoring.readings import find_counter_cpus
-from compute_agent.noise.counters import CpuNoise, NoiseReader, compare_readings
-from compute_agent.noise.osnoise import MAX_SECONDS, ORIGINAL_FILE, OsNoiseTracer, TracedNoise, TracerError
 
 if TYPE_CHECKING:
     from oslo_config import cfg

@@ -28,7 +28,7 @@ from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.isolation.control_groups import CONTROL_GROUPS
 from compute_agent.isolation.decision import HeldCpus, IsolationDemand
 from compute_agent.isolation.facts import MaskReader
-from compute_agent.isolation.originals import OriginalStore
+from compute_agent.isolation.originals import OriginalsFile
 from compute_agent.isolation.shell import (
     HostIsolator,
     IsolationStatus,
@@ -82,7 +82,7 @@ class IsolationController(KernelController):
         self,
         driver: RunningGuests,
         settings: IsolationSettings,
-        store: OriginalStore,
+        store: OriginalsFile,
         reader: MaskReader,
         count_drift: Callable[[], object] = lambda: None,
         ownership: MaskOwnership | None = None,

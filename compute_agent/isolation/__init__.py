@@ -17,6 +17,17 @@ originals. The module :mod:`control_groups` finds control groups of the host and
 avoid quiet CPUs, and :mod:`surroundings` finds boot options and programs that affect quiet CPUs. The module
 :mod:`originals` keeps originals on disk, and :mod:`shell` writes the masks that differ and reads them back.
 
+*Noise* is the work that still interrupts guests on their dedicated CPUs. A *cause* is one source of
+interruptions, such as ``interrupt 30 (eth0)`` or ``softirq NET_RX``. The *tick* is the timer interrupt, which
+no setting at run time removes. *Run delay* is the time in which a ready thread waited for its CPU. A
+*reading* has counters since boot; two readings give a rate. The module :mod:`noise` reads counters, and
+compares two readings by pure functions. The module :mod:`osnoise` runs the tracer of the kernel on CPUs that
+no guest holds.
+
+Example: in 10 s CPU 2 has 2,500 ticks, 40 interrupts of eth0 and 40 softirqs NET_RX. The thread of the guest
+CPU there was interrupted 3 times and waited 1.2 ms. The noise of CPU 2 is 4 interrupts and 4 softirqs a
+second, 0.3 involuntary switches and 120 us of run delay a second.
+
 Invariants. No mask is written before its original is on disk. The agent never moves work to CPUs that a guest
 holds. If another program changes a mask, the new content becomes the original. If the original of a mask
 contains no quiet CPU, the agent gives the mask its original content. After a write the agent reads the mask

@@ -134,11 +134,6 @@ class KernelMask:
     movable: bool = True
 
     @property
-    def is_list(self) -> bool:
-        """Whether the file has a list of CPUs; otherwise it has a hexadecimal mask."""
-        return is_list_file(self.path)
-
-    @property
     def irq_number(self) -> int:
         """The number of the interrupt; -1 for other masks."""
         match = MASK_PATH.fullmatch(self.path)
@@ -155,33 +150,22 @@ class KernelMask:
         """A text for messages about the owner of the mask, such as ``interrupt 45 (eth0-rx-1)``."""
         match = MASK_PATH.fullmatch(self.path)
         if self.kind is MaskKind.INTERRUPT:
-            return (
-                f"interrupt {self.irq_number} ({self.names})"
-                if self.names
-                else f"interrupt {self.irq_number}"
-            )
+            return f"interrupt {self.irq_number}{f' ({self.names})' if self.names else ''}"
         if self.kind is MaskKind.THREAD:
             return f"{self.kind} {self.names.rpartition(_SINCE)[0]}"
+        if self.kind is MaskKind.PROCESSES:
+            return f"{self.names} {self.kind}"
         if match is not None and match["queue"]:
             return f"workqueue {match['queue']}"
         if match is not None and match["device"]:
             return f"{self.kind} of {match['device']} {match['rx'] or match['tx']}"
         if match is not None and match["group"]:
             return f"{self.kind} {printable_text(match['group'])}"
-        if self.kind is MaskKind.PROCESSES:
-            return f"{self.names} {self.kind}"
         return str(self.kind)
-
-    def parse_text(self, text: str) -> CpuSet:
-        """The CPUs in a text that has the format of this file.
-
-        :raises cpuset.BadCpuSet: the text has another format.
-        """
-        return parse_mask_text(self.path, text)
 
     def format_cpus(self, cpus: CpuSet) -> str:
         """The text for CPUs in the format of this file."""
-        return cpuset.format(cpus) if self.is_list else cpuset.format_mask(cpus)
+        return cpuset.format(cpus) if is_list_file(self.path) else cpuset.format_mask(cpus)
 
     @property
     def reached_cpus(self) -> CpuSet:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from compute_agent import kept_json
 from compute_agent.files import put_aside, read_own, write_durably
@@ -64,24 +64,10 @@ class OriginalMasks:
     groups: Mapping[str, str] = field(default_factory=dict)
     bans: Mapping[str, KeptBan] = field(default_factory=dict)
 
-
-class OriginalStore(Protocol):
-    """Keeps the original contents of masks."""
-
     @property
-    def kept_originals(self) -> OriginalMasks:
-        """The saved original contents of masks.
-
-        :raises OSError: the originals cannot be read.
-        """
-        ...
-
-    def keep_originals(self, originals: OriginalMasks) -> None:
-        """Replace the stored original contents of masks, and wait until the new contents are on disk.
-
-        :raises OSError: the file cannot be written. The former originals are still stored.
-        """
-        ...
+    def is_empty(self) -> bool:
+        """Whether there is nothing to restore."""
+        return not (self.masks or self.groups or self.bans)
 
 
 class OriginalsFile:
@@ -169,11 +155,9 @@ def parse_originals(content: bytes) -> OriginalMasks:
 
 def _read_originals(data: Any) -> OriginalMasks:
     masks = {str(path): _read_original(str(path), one) for path, one in data["masks"].items()}
-    # The file of an older release lacks some keys, because that release made no partitions and gave
-    # irqbalance no bans.
-    partitioned = cpuset.parse(kept_json.text(data.get("partitioned", "")))
-    groups = {str(path): _read_text(str(path), text) for path, text in data.get("groups", {}).items()}
-    bans = {str(key): _read_ban(str(key), ban) for key, ban in data.get("bans", {}).items()}
+    partitioned = cpuset.parse(kept_json.text(data["partitioned"]))
+    groups = {str(path): _read_text(str(path), text) for path, text in data["groups"].items()}
+    bans = {str(key): _read_ban(str(key), ban) for key, ban in data["bans"].items()}
     return OriginalMasks(
         kept_json.text(data["boot"]), cpuset.parse(data["quiet"]), masks, partitioned, groups, bans
     )

@@ -44,7 +44,7 @@ from compute_agent.isolation.irqbalance import (
     decide_bans,
     tell_failures,
 )
-from compute_agent.isolation.originals import OriginalMasks, OriginalStore
+from compute_agent.isolation.originals import OriginalMasks, OriginalsFile
 from compute_agent.isolation.partitions import (
     PARTITION_PATH,
     PartitionPlan,
@@ -104,7 +104,7 @@ class HostIsolator:
     def __init__(
         self,
         reader: MaskReader,
-        store: OriginalStore,
+        store: OriginalsFile,
         count_drift: Callable[[], object] = lambda: None,
         ownership: MaskOwnership | None = None,
     ) -> None:
@@ -141,21 +141,15 @@ class HostIsolator:
         """
         found = self._store.kept_originals
         # The boot id is read only if there is something to restore.
-        is_empty = not (found.masks or found.groups or found.bans)
-        return found if is_empty or found.boot == self._reader.boot_id else OriginalMasks()
-
-    @property
-    def _has_originals(self) -> bool:
-        """Whether any original is left to restore."""
-        kept = self.kept_originals
-        return bool(kept.masks or kept.groups or kept.bans)
+        return found if found.is_empty or found.boot == self._reader.boot_id else OriginalMasks()
 
     def bring_about(self, demand: IsolationDemand) -> IsolationStatus:
         """Set masks, partitions and bans as the demand says; return the status, which lists all failures.
 
         :raises OSError: originals cannot be kept. Files without a kept original are not written.
         """
-        if (demand.quiet_cpus or self._has_originals) and (objection := self._ownership.find_objection()):
+        acts = bool(demand.quiet_cpus) or not self.kept_originals.is_empty
+        if acts and (objection := self._ownership.find_objection()):
             quiet = [guest.uuid for guest in demand.guests if guest.quiet]
             self._show_status(IsolationStatus(refused=dict.fromkeys(quiet, (objection,)), unlocked=objection))
             return self.status
@@ -187,7 +181,7 @@ class HostIsolator:
         self._show_status(
             IsolationStatus(demand.quiet_cpus, stuck, changed, plan.valid, refused, balancers, unlocked)
         )
-        if not (demand.quiet_cpus or self._has_originals):
+        if not demand.quiet_cpus and self.kept_originals.is_empty:
             self._ownership.give_up()
         return self.status
 

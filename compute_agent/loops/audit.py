@@ -32,7 +32,8 @@ from compute_agent.model.messages import GuestGoneError
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.promises.devices import cards_of, device_faults, held_devices
+from compute_agent.promises.facts import cards_of, held_devices
+from compute_agent.promises.verdict import device_faults
 from compute_agent.report.answers import ConcurrentUpdateError, ConflictError
 from compute_agent.report.audit import (
     AuditedGuest,

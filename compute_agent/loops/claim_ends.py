@@ -41,8 +41,7 @@ from compute_agent.report.claim_ends import (
 )
 from compute_agent.report.client import PlacementClient
 from compute_agent.threads import ONCE, PeriodicTask, ThreadSpec, log_failures, run_aside
-from compute_agent.throttling.evictions import MAX_ENDS, StopGuest
-from compute_agent.throttling.executor import EvictionStarter
+from compute_agent.throttling.evictions import MAX_ENDS, GuestEvictor, StopGuest
 
 LOG = logging.getLogger(__name__)
 
@@ -116,7 +115,7 @@ class ClaimEnds(AgentLoop):
         pipeline: GuestPipeline,
         driver: RunningGuests,
         store: EndStore,
-        evictor: EvictionStarter,
+        evictor: GuestEvictor,
         stop: StopGuest,
         recorder: EventRecorder,
         registry: CollectorRegistry,

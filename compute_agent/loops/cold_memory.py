@@ -18,14 +18,14 @@ from compute_agent.drivers.memory_limits import reclaim_memory
 from compute_agent.loops.base import ReloadedConfiguration, SingleThreadLoop
 from compute_agent.loops.usage import has_memory_of_rest
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.reclaim.cold_memory import (
+from compute_agent.reclaim.zone import (
     MIN_SWAP_ROOM,
     ColdReading,
     cold_memory,
+    parse_swap_room,
     probe_size,
     track_calm,
 )
-from compute_agent.reclaim.zone import parse_swap_room
 from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
 from compute_agent.usage.rounds import MeasuringRound, pressure_share
 from compute_agent.usage.subjects import SubjectFactory

@@ -28,8 +28,8 @@ from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import read_groups
 from compute_agent.resctrl.layout import cache_mask
 from compute_agent.resctrl.schemata import BadSchemataError
-from compute_agent.throttling.actions import GuestLimits
 from compute_agent.throttling.interference.cases import InterferenceCase
+from compute_agent.throttling.levers import GuestLimits
 from compute_agent.throttling.triggers import InterferenceTrigger
 from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkSection
 from compute_agent.throttling.watermarks.thresholds import local_moment

@@ -25,7 +25,7 @@ from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.messages import printable_text
 from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
 from compute_agent.throttling.guest_command import CommandFailedError, RunningProgram, run_program
-from compute_agent.throttling.watermarks.sources import MetricSource
+from compute_agent.throttling.settings import MetricSource
 
 LOG = logging.getLogger(__name__)
 

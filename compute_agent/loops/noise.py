@@ -14,11 +14,11 @@ from prometheus_client.registry import Collector
 
 from compute_agent.controllers.isolation import isolation_level
 from compute_agent.drivers.base import GuestThreads
+from compute_agent.isolation.noise import TICK, NoiseReader
 from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest_settings import IsolationLevel
 from compute_agent.model.messages import DriverError, GuestGoneError
-from compute_agent.noise.counters import TICK, NoiseReader
 from compute_agent.pipeline.worker import GuestPipeline
 
 MAX_CPUS: Final = 1024

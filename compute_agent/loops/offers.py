@@ -21,14 +21,17 @@ from compute_agent.kept_json import KeptFile
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.reclaim.estimate import HOURS, EstimateLimits, UseEstimate, ZoneReading, estimate_use
 from compute_agent.reclaim.offers import (
+    RESERVES_FORMAT,
+    STOLEN_FILE,
     ZONES_FORMAT,
     CapacityOffer,
     HeldBackShare,
+    StolenReserve,
     ZoneState,
     missing_cpus,
+    stolen_part,
     term_row,
 )
-from compute_agent.reclaim.stolen import FILE, RESERVES_FORMAT, StolenReserve, stolen_part
 from compute_agent.reclaim.zone import HostUse
 from compute_agent.report.held_amounts import WithheldUnits
 
@@ -436,4 +439,4 @@ def withhold_cpus(tree: ProviderTree, zones: Mapping[str, StolenReserve]) -> Pro
 
 
 def _kept_file(state_path: Path) -> KeptFile[Mapping[str, StolenReserve]]:
-    return KeptFile(state_path / FILE, RESERVES_FORMAT.parse, "The record of stolen time")
+    return KeptFile(state_path / STOLEN_FILE, RESERVES_FORMAT.parse, "The record of stolen time")

@@ -37,8 +37,7 @@ from compute_agent.model.guest_settings import IsolationLevel
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.promises.devices import cards_of, held_devices
-from compute_agent.promises.facts import TaskReader, group_facts, read_node_memory
+from compute_agent.promises.facts import TaskReader, cards_of, group_facts, held_devices, read_node_memory
 from compute_agent.promises.verdict import (
     CachePromise,
     GroupFacts,

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.monitoring.readings import MonitoredCaches
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.threads import PeriodicTask, ThreadSpec
 from compute_agent.throttling.arbiter import LimitArbiter
@@ -29,7 +30,7 @@ from compute_agent.throttling.watermarks.breaches import Streaks, find_near_wate
 from compute_agent.throttling.watermarks.sections import WatermarkRules
 from compute_agent.throttling.watermarks.state import WatermarkState
 from compute_agent.throttling.watermarks.thresholds import WeekMoment, local_moment
-from compute_agent.usage.rounds import CacheReader, OversoldReader, SourceReader
+from compute_agent.usage.rounds import OversoldReader, SourceReader
 from compute_agent.usage.snapshot import GuestUsage, UsageSnapshot
 from compute_agent.usage.subjects import CacheAllotments, SubjectFactory, open_allotments
 
@@ -94,7 +95,7 @@ class WatermarkLoop:
         evictions: GuestEvictions,
         *,
         root: str = "/",
-        cache: CacheReader | None = None,
+        cache: MonitoredCaches | None = None,
         cache_allotments: CacheAllotments | None = None,
         read_source: SourceReader = lambda name: None,
         read_oversold: OversoldReader = lambda resource_class: None,

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -97,12 +98,12 @@ class MonitoringCollector(Collector):
         yield GaugeMetricFamily(
             "compute_agent_unmonitored_guests",
             "Guests that are not monitored, because RMIDs or bandwidth counters are too few.",
-            value=len(monitor.unmonitored_guests) if monitor else 0,
+            value=len(monitor.groups.unmonitored_guests) if monitor else 0,
         )
         yield CounterMetricFamily(
             "compute_agent_monitoring_exhaustions",
             "How often RMIDs or bandwidth counters became too few for all guests.",
-            value=monitor.exhaustion_count if monitor else 0,
+            value=monitor.groups.exhaustion_count if monitor else 0,
         )
         yield CounterMetricFamily(
             "compute_agent_sample_write_failures",
@@ -252,21 +253,17 @@ class MonitorLoop:
         self._pick_up()
         if self.monitor is None:
             return
-        try:
+        # A driver can raise anything. The targets of the last round then stay in use.
+        with self._reporting("The guests to monitor cannot be listed", Exception):
             targets = self._ask()
             self._targets = self._targets if targets is None else targets
-            self._report_trouble("The guests to monitor cannot be listed", None)
-        except Exception as error:  # a driver can raise anything; the targets of the last round stay in use
-            self._report_trouble("The guests to monitor cannot be listed", error)
         if self._targets is None:
             return  # a measurement of an empty list would remove the groups of running guests
-        try:
+        reading = None
+        with self._reporting("Caches cannot be measured", OSError):
             reading = self.monitor.measure_targets(self._targets, now)
-            self._report_trouble("Caches cannot be measured", None)
-        except OSError as error:
-            self._report_trouble("Caches cannot be measured", error)
-            return
-        self._store_reading(reading, now, wall)
+        if reading is not None:
+            self._store_reading(reading, now, wall)
 
     def _run_due_round(self) -> None:
         """Run a round if a reading of counters is due, or if the targets have changed."""
@@ -281,11 +278,8 @@ class MonitorLoop:
         self._looked = now
         if now < due and not self._is_other():
             return
-        try:
+        with self._reporting("A round of monitoring failed", Exception):
             self.run_round(now, time.time())
-            self._report_trouble("A round of monitoring failed", None)
-        except Exception as error:
-            self._report_trouble("A round of monitoring failed", error)
         with self._round_over:
             self.rounds, self.round_seconds = self.rounds + 1, time.monotonic() - now
             self._round_over.notify_all()
@@ -324,10 +318,8 @@ class MonitorLoop:
         """Remove all monitoring groups, so that other programs can use their RMIDs."""
         if self.monitor is None:
             return
-        try:
+        with self._reporting("Monitoring groups cannot be removed", OSError):
             self.monitor.measure_targets((), time.monotonic())
-        except OSError as error:
-            self._report_trouble("Monitoring groups cannot be removed", error)
         self.monitor.close()
 
     def _store_reading(self, reading: MonitorReading, now: float, wall: float) -> None:
@@ -344,20 +336,22 @@ class MonitorLoop:
             self.store.flush(wall)
             self._flush_due = now + FLUSH_SECONDS
 
-    def _report_trouble(self, what: str, error: Exception | None) -> None:
-        """Log a failure only when it begins and when it ends, and not in each round."""
-        reason = "" if error is None else f"{type(error).__name__}: {error}"
-        if reason and reason != self._troubles.get(what):
+    @contextmanager
+    def _reporting(self, what: str, kind: type[Exception]) -> Iterator[None]:
+        """Log an error of the ``with`` block only when it begins and when it ends, and not in each round."""
+        before = self._troubles.get(what, "")
+        try:
+            yield
+        except kind as error:
+            reason = self._troubles[what] = f"{type(error).__name__}: {error}"
             # Other errors than OSError are defects of the code, for which the log has the stack.
-            LOG.warning(
-                "Monitoring of caches has a problem: %s: %s",
-                what,
-                error,
-                exc_info=None if isinstance(error, OSError) else error,
-            )
-        elif self._troubles.get(what) and not reason:
-            LOG.info("Monitoring works again after this problem: %s", what)
-        self._troubles[what] = reason
+            stack = None if isinstance(error, OSError) else error
+            if reason != before:
+                LOG.warning("Monitoring of caches has a problem: %s: %s", what, error, exc_info=stack)
+        else:
+            if before:
+                LOG.info("Monitoring works again after this problem: %s", what)
+            self._troubles[what] = ""
 
 
 def due_at(

@@ -65,7 +65,7 @@ class CacheMonitor:
         :param place: moves the thread to a CPU of a cache before it reads the counters of the cache.
         """
         self._files = files
-        self._groups = MonitoringGroups(files, platform, prefix)
+        self.groups = MonitoringGroups(files, platform, prefix)
         self._counters = CounterFiles(files, place=place)
         self._caches: tuple[str, ...] = ()
         self._meters: dict[tuple[str, str], TargetMeter] = {}
@@ -81,16 +81,6 @@ class CacheMonitor:
         self._failing: set[str] = set()
         self.newest: MonitorReading | None = None
 
-    @property
-    def unmonitored_guests(self) -> frozenset[str]:
-        """Uuids of guests that are not monitored, because RMIDs or counters are too few."""
-        return self._groups.unmonitored_guests
-
-    @property
-    def exhaustion_count(self) -> int:
-        """The number of times that RMIDs or counters became too few for all guests."""
-        return self._groups.exhaustion_count
-
     def measure_targets(self, targets: Sequence[MonitorTarget], time: float) -> MonitorReading:
         """Read the counters of all targets and of the host at ``time`` (monotonic seconds).
 
@@ -99,10 +89,10 @@ class CacheMonitor:
         # A comparison reads all groups. Most rounds have the same targets as the round before.
         if self._synced != tuple(targets) or time >= self.sync_due:
             self._sync(targets, time)
-        samples = self._read_counters((*self._groups.control_groups, *self._paths.values()), time)
+        samples = self._read_counters((*self.groups.control_groups, *self._paths.values()), time)
         host = [
             counted
-            for group in self._groups.control_groups
+            for group in self.groups.control_groups
             if (counted := _add_sample(self._host_meters[group], group, samples)) is not None
         ]
         # The bytes are summed over time, because the bytes of removed control groups would be missing in a
@@ -145,15 +135,15 @@ class CacheMonitor:
         if caches != self._caches:  # CPUs went online or offline; open files can belong to lost caches
             self._counters.close()
             self._caches = caches
-        self._paths = self._groups.sync(targets)
-        self._counters.keep_groups({*self._paths.values(), *self._groups.control_groups})
+        self._paths = self.groups.sync(targets)
+        self._counters.keep_groups({*self._paths.values(), *self.groups.control_groups})
         self._meters = {target.key: self._meters.get(target.key) or TargetMeter(time) for target in targets}
         self._guests_of = _guests_of(targets, self._paths)
         self._sums = {
             target.key: self._sums.get(target.key) or BytesSum() for target in targets if target.is_class
         }
         self._host_meters = {
-            group: self._host_meters.get(group) or TargetMeter(time) for group in self._groups.control_groups
+            group: self._host_meters.get(group) or TargetMeter(time) for group in self.groups.control_groups
         }
         self._synced = tuple(targets)
         self.sync_due = time + SYNC_SECONDS

@@ -12,7 +12,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final, NamedTuple, TypeVar
 
 from compute_agent.model.cpuset import CpuSet
@@ -45,11 +45,6 @@ class CacheReading:
     guest_occupancy: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-def no_threads() -> Iterable[int]:
-    """Return no threads; used for a target without threads of its own, such as a class."""
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class MonitorTarget:
     """A target of monitoring: a guest, or a whole QoS class (with an empty ``guest``).
@@ -66,7 +61,7 @@ class MonitorTarget:
     group: str = DEFAULT_GROUP
     priority: int = 0
     name: str = field(default="", compare=False)
-    threads: Callable[[], Iterable[int]] = field(default=no_threads, compare=False)
+    threads: Callable[[], Iterable[int]] = field(default=tuple, compare=False)
     cpu: float | None = field(default=None, compare=False)
 
     @property
@@ -107,17 +102,11 @@ def build_targets(
                     group,
                     settings.priority,
                     guest.name,
-                    _thread_reader(threads, guest),
+                    partial(threads, guest),
                     None if cpu is None else cpu.get(guest.uuid),
                 )
             )
     return targets
-
-
-def _thread_reader(threads: Callable[[Guest], Iterable[int]], guest: Guest) -> Callable[[], Iterable[int]]:
-    # The code is a separate function, because a lambda in the caller's loop would use the last guest of the
-    # loop.
-    return lambda: threads(guest)
 
 
 LOCAL, TOTAL = "local", "total"
@@ -340,37 +329,28 @@ class MonitoredCaches:
         reading = self._newest()
         if reading is None:
             return CacheReading()
-        bandwidth = _known_values(reading.host_caches, _total_bandwidth)
+        bandwidth = _known_values(reading.host_caches, "total")
         return CacheReading(
             bandwidth=bandwidth,
             bandwidth_capacity={} if self._bandwidth is None else dict.fromkeys(bandwidth, self._bandwidth),
-            occupancy=_known_values(reading.host_caches, _occupied_bytes),
+            occupancy=_known_values(reading.host_caches, "occupancy"),
             cache_size=self._sizes,
-            guest_bandwidth=_of_guests(reading, _total_bandwidth),
-            guest_occupancy=_of_guests(reading, _occupied_bytes),
+            guest_bandwidth=_of_guests(reading, "total"),
+            guest_occupancy=_of_guests(reading, "occupancy"),
         )
 
 
-def _total_bandwidth(use: CacheUse) -> float | None:
-    return use.total
+def _known_values(caches: Mapping[int, CacheUse], field_name: str) -> dict[str, float]:
+    """The known values of a field of :class:`CacheUse`, by cache id."""
+    values = {str(cache): getattr(use, field_name) for cache, use in caches.items()}
+    return {cache: float(amount) for cache, amount in values.items() if amount is not None}
 
 
-def _occupied_bytes(use: CacheUse) -> float | None:
-    return None if use.occupancy is None else float(use.occupancy)
-
-
-Value = Callable[[CacheUse], float | None]
-
-
-def _known_values(caches: Mapping[int, CacheUse], value: Value) -> dict[str, float]:
-    return {str(cache): amount for cache, use in caches.items() if (amount := value(use)) is not None}
-
-
-def _of_guests(reading: MonitorReading, value: Value) -> dict[str, dict[str, float]]:
+def _of_guests(reading: MonitorReading, field_name: str) -> dict[str, dict[str, float]]:
     return {
         use.target.guest: known
         for use in reading.targets
-        if not use.target.is_class and (known := _known_values(use.caches, value))
+        if not use.target.is_class and (known := _known_values(use.caches, field_name))
     }
 
 

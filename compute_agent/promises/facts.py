@@ -1,19 +1,22 @@
-"""Facts about promises, read from the kernel: memory by node, threads of the host, and resctrl groups."""
+"""Facts about promises: memory by node, threads of the host, resctrl groups, and PCI devices."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from compute_agent.host import kernel_files
 from compute_agent.host.kernel_files import SysFiles
+from compute_agent.host.pci_devices import PciDevice
+from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.guest import Allocation
 from compute_agent.model.messages import printable_text
-from compute_agent.promises.verdict import GroupFacts, HostTask
+from compute_agent.promises.verdict import GroupFacts, HeldDevices, HostTask
 from compute_agent.resctrl.groups import ResctrlGroups
 from compute_agent.resctrl.layout import ResctrlLayout, cache_mask
 from compute_agent.resctrl.ways import NO_WAYS
@@ -146,3 +149,34 @@ def group_facts(
             step = host.codec.percent_step
             slack = max(slack, step if host.codec.is_same_value(value, value - step) else 0)
     return GroupFacts(ways, bandwidth, slack, frozenset(threads) - frozenset(tasks))
+
+
+def held_devices(tree: ProviderTree, allocation: Allocation) -> HeldDevices:
+    """The devices that an allocation contains."""
+    return {
+        node.device: amount
+        for node in tree.device_providers
+        if (amount := allocation.get(node.uuid, {}).get(node.device_class))
+    }
+
+
+def cards_of(tree: ProviderTree, read_devices: Callable[[], Iterable[PciDevice]]) -> Mapping[str, str]:
+    """The card of each device that a host offers, by address, or by the uuid of a mediated device.
+
+    The card of a virtual function is its physical function. If the host offers virtual functions separately,
+    each of them is its own card.
+
+    :param read_devices: reads the devices of the host; called only if the host offers devices.
+    """
+    offered = {node.device for node in tree.device_providers}
+    if not offered:
+        return {}
+    cards = dict[str, str]()
+    for device in read_devices():
+        made = (each for one in device.mdev_types for each in one.devices)
+        card = device.address if device.address in offered else device.card_address
+        cards |= dict.fromkeys((device.address, *made), card)
+    # A device that is gone is perhaps still in the definition of a guest.
+    return {address: address for address in offered} | {
+        address: card for address, card in cards.items() if card in offered
+    }

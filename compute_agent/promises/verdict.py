@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,7 +14,6 @@ from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, named_cpus
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.model.messages import named_few
-from compute_agent.promises.devices import device_faults, in_words
 from compute_agent.schedules.realtime import ThreadSchedule
 
 
@@ -53,6 +53,12 @@ class PromiseState(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
+HeldDevices = Mapping[str, int]
+"""The number of devices in an allocation, by the address of the card. The number is above 1 for several
+virtual functions of a card.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class CachePromise:
     """The shares of one L3 cache that are promised to a guest.
@@ -84,7 +90,7 @@ class GuestPromises:
     :ivar quiet: whether the kernel's movable work must stay off the guest's dedicated CPUs.
     :ivar alone: whether processes of the host must stay off the dedicated CPUs.
     :ivar given: whether another program placed the guest.
-    :ivar devices: the number of PCI devices in the guest's allocation, by the address of the card.
+    :ivar devices: the PCI devices in the guest's allocation.
     :ivar priority: the guest's realtime priority; None means no promise.
     :ivar core_group: a text that names the guests that may share the guest's cores; empty if all guests may
         share them.
@@ -102,7 +108,7 @@ class GuestPromises:
     quiet: bool = False
     alone: bool = False
     given: bool = False
-    devices: Mapping[str, int] = field(default_factory=dict)
+    devices: HeldDevices = field(default_factory=dict)
     priority: int | None = None
     core_group: str = ""
 
@@ -285,7 +291,7 @@ class _GuestJudge:
         if promise.core_group:
             yield self._judge_cores(f"no core together with others than {promise.core_group}")
         if promise.devices or not self._facts.cards.keys().isdisjoint(self._guest.devices or ()):
-            yield self._judge_devices(f"PCI devices {in_words(promise.devices)}")
+            yield self._judge_devices(f"PCI devices {_devices_text(promise.devices)}")
 
     def _judge_promise(
         self, kind: PromiseKind, promised: str, faults: Iterable[str], limits: Iterable[str] = ()
@@ -517,6 +523,28 @@ class _GuestJudge:
             return self._make_verdict(PromiseKind.DEVICES, PromiseState.UNKNOWN, promised, found)
         faults = device_faults(self._promise.devices, has or (), self._facts.cards)
         return self._judge_promise(PromiseKind.DEVICES, promised, faults)
+
+
+def device_faults(held: HeldDevices, has: Collection[str], cards: Mapping[str, str]) -> list[str]:
+    """One message for each difference between the devices that a guest has and those in its allocation.
+
+    :param held: the devices in the guest's allocation.
+    :param has: the addresses of the devices that the guest has. Devices that the host does not offer belong
+        to other programs, and are ignored.
+    :param cards: the card of each offered device.
+    """
+    present = Counter(cards[address] for address in has if address in cards)
+    return [
+        f"it has {present[card]} of {card}, and holds {held.get(card, 0)}"
+        for card in sorted({*held, *present})
+        if held.get(card, 0) != present[card]
+    ]
+
+
+def _devices_text(held: HeldDevices) -> str:
+    """The devices of an allocation as text, such as ``0000:81:00.0, 2 of 0000:a1:00.0``, or ``none``."""
+    parts = (card if amount == 1 else f"{amount} of {card}" for card, amount in sorted(held.items()))
+    return ", ".join(parts) or "none"
 
 
 def _counted_things(things: Mapping[int, object] | frozenset[int], noun: str) -> str:

@@ -99,13 +99,9 @@ class ZoneHistory:
         :param percentile: the percentile of hourly peaks that is kept, in percent.
         """
         time = reading.time
-        kept = (
-            self
-            if self.time
-            else ZoneHistory(period_began=_round_down(time, PERIOD), hour_began=_round_down(time, HOUR))
-        )
-        if time < kept.time:  # otherwise the period would last too long
-            kept = replace(kept, period_began=_round_down(time, PERIOD), hour_began=_round_down(time, HOUR))
+        kept = self
+        if not self.time or time < self.time:  # otherwise the period would last too long
+            kept = replace(self, period_began=_round_down(time, PERIOD), hour_began=_round_down(time, HOUR))
         kept = kept._with_closed_periods(time, percentile)
         hour, guests = kept.hour, reading.guests
         present = {uuid: max(hour.get(uuid, 0.0), used) for uuid, used in guests.items()}
@@ -141,7 +137,7 @@ class ZoneHistory:
                 uuid: _with_peak(kept.peaks.get(uuid, HourlyPeaks()), peak, percentile)
                 for uuid, peak in kept.hour.items()
             }
-            daily = spread_of(peaks[SUM].hours) if SUM in peaks else UseSpread()
+            daily = spread_of(peaks.get(SUM, HourlyPeaks()).hours)
             kept = replace(kept, peaks=peaks, daily=daily, hour={}, hour_began=_round_down(time, HOUR))
         return kept
 
@@ -162,7 +158,9 @@ def percentile_of(values: tuple[float, ...], percentile: float) -> float:
 
 
 def spread_of(values: tuple[float, ...]) -> UseSpread:
-    """The mean and standard deviation of at least one value."""
+    """The mean and standard deviation of values; both are 0 without a value."""
+    if not values:
+        return UseSpread()
     # The module statistics is exact, but thirty times slower.
     mean = sum(values) / len(values)
     # Rounding can make the difference negative.

@@ -1,14 +1,14 @@
-"""Offers of unused capacity, shares that are held back after broken promises, and the file that keeps them.
+"""Offers of unused capacity, shares that are held back or withheld, and the files that keep them.
 
 An offer shrinks at once, grows slowly, and is rarely written to Placement. After a broken promise less is
 offered for a day. History and offers are kept in a file, so that a restarted agent need not learn for a day
-again.
+again. CPUs are withheld for the time that a hypervisor takes from the host. Pure functions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ def term_row(provider: str, words: str, amount: float, unit: str) -> dict[str, A
     return {"provider": provider, "term": words, "amount": round(amount, 2), "unit": unit}
 
 
-# A sum of floats can miss a whole number by a little, which would cost a CPU.
+# A sum of floats can miss a whole number by a little, which would cost a CPU or withhold one more.
 _ROUNDING: Final = 1e-9
 
 # With this value, an offer needs 50 minutes to grow to the whole capacity. So a pause of the load for some
@@ -196,11 +196,11 @@ def _parse_zone(content: Any) -> ZoneState:
     history = ZoneHistory(
         _parse_time(kept["time"]),
         periods,
-        spread_of(periods) if periods else ZoneHistory().recent,
+        spread_of(periods),
         _parse_amount(kept["period"]),
         _parse_time(kept["period_began"]),
         peaks,
-        spread_of(peaks[SUM].hours) if SUM in peaks and peaks[SUM].hours else ZoneHistory().daily,
+        spread_of(peaks.get(SUM, HourlyPeaks()).hours),
         {str(uuid): _parse_amount(used) for uuid, used in kept["hour"].items()},
         _parse_time(kept["hour_began"]),
     )
@@ -211,8 +211,7 @@ def _parse_zone(content: Any) -> ZoneState:
         _parse_time(offered["above_since"]),
         math.floor(_parse_amount(offered["above"])),
     )
-    # Files of earlier releases do not have this part.
-    held = content.get("breach") or asdict(HeldBackShare())
+    held = content["breach"]
     breach = HeldBackShare(
         _parse_amount(held["cpus"]),
         math.floor(_parse_amount(held["count"])),
@@ -232,3 +231,125 @@ def _parse_time(value: Any) -> float:
 
 ZONES_FORMAT: Final[MappingFormat[ZoneState]] = MappingFormat(VERSION, "zones", asdict, _parse_zone)
 """The format of the files for CPUs and memory: the states of zones by the uuid of the zone's provider."""
+
+
+STOLEN_FILE: Final = "stolen.json"
+"""The name of the file for stolen time in the state folder."""
+
+WINDOW_SECONDS: Final = 900.0
+"""The age in seconds up to which readings count."""
+
+# With fewer readings one noisy minute would decide.
+MIN_READINGS: Final = 3
+"""The minimum number of readings for which the stolen part counts as known."""
+
+# Each change is a write to Placement.
+PAUSE_SECONDS: Final = 300.0
+"""The shortest time between two changes, in seconds."""
+
+# The value prevents changes by noise around a whole number, because the number of CPUs is rounded up
+# (hysteresis).
+RISE: Final = 0.5
+"""The part of a CPU by which the stolen time must exceed the withheld CPUs before more are withheld."""
+
+
+@dataclass(frozen=True, slots=True)
+class StolenReserve:
+    """The stolen time and the withheld CPUs of a zone. Times are seconds since the epoch.
+
+    A host that is itself a virtual machine has less CPU time than its number of CPUs suggests, because its
+    hypervisor runs other machines for a part of the time. The kernel shows this *stolen* time for each CPU
+    (steal in /proc/stat, proc(5)). The agent takes the second largest stolen part of the last 15 minutes, so
+    that one bad minute does not count. An example: a part of 12 % of 16 shared CPUs is 1.92 CPUs, so two CPUs
+    are withheld.
+
+    Invariants
+        - Two changes are at least five minutes apart, so there are at most twelve in an hour.
+        - More CPUs are withheld if the stolen time exceeds the withheld CPUs by half a CPU. Fewer CPUs are
+          withheld if the stolen time was a whole CPU below the withheld CPUs for 15 minutes. Each such
+          decrease is at most a tenth of the CPUs, or one CPU on a zone with fewer than 20.
+        - While the stolen part is not known, as after a start of the agent, the number of withheld CPUs
+          stays.
+
+    :ivar readings: pairs of a time and the part of the CPUs' time that was stolen in the minute before.
+    :ivar withheld: the number of withheld CPUs, since ``changed``.
+    :ivar less_since: the time since which too many CPUs are withheld; 0 if the number is right.
+    :ivar less: the highest number of CPUs that had to be withheld since ``less_since``.
+    """
+
+    readings: tuple[tuple[float, float], ...] = ()
+    withheld: int = 0
+    changed: float = 0.0
+    less_since: float = 0.0
+    less: int = 0
+
+    @property
+    def counted_part(self) -> float:
+        """The second largest stolen part of the readings, so that one noisy minute does not count."""
+        parts = sorted(part for _, part in self.readings)
+        return 0.0 if not parts else parts[max(0, len(parts) - 2)]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are enough readings to know the stolen part."""
+        return len(self.readings) >= MIN_READINGS
+
+    def with_part(self, part: float | None, cpus: int, time: float) -> StolenReserve:
+        """The reserve after one more reading.
+
+        :param part: the stolen part of the CPUs' time, 0 to 1; None if unknown.
+        :param cpus: the number of CPUs of the zone.
+        :param time: the present time in seconds since the epoch.
+        """
+        kept = tuple(one for one in self.readings if 0 <= time - one[0] < WINDOW_SECONDS)
+        if part is not None:
+            kept = (*kept, (time, max(0.0, min(part, 1.0))))
+        # After the clock was set back, nothing must wait until the old time is reached again.
+        changed, since = min(self.changed, time), min(self.less_since, time)
+        same = StolenReserve(kept, min(self.withheld, cpus), changed)
+        cores = same.counted_part * cpus
+        wanted = min(cpus, math.ceil(cores - _ROUNDING))
+        may_change = time - changed >= PAUSE_SECONDS
+        if same.is_known and cores > same.withheld + RISE and may_change:
+            return StolenReserve(kept, wanted, time)
+        if not same.is_known or wanted >= same.withheld:
+            return same
+        if not since:
+            return replace(same, less_since=time, less=wanted)
+        less = max(self.less, wanted)
+        if time - since < ABOVE_SECONDS or not may_change:
+            return replace(same, less_since=since, less=less)
+        return StolenReserve(kept, max(less, same.withheld - max(1, math.floor(GROWTH * cpus))), time)
+
+    def in_words(self, cpus: int) -> Iterator[tuple[str, float]]:
+        """The stolen time as a term: a phrase and its cores."""
+        if not self.is_known:
+            yield "stolen CPU time: not known yet", 0.0
+        else:
+            yield (
+                f"stolen of {cpus} CPUs: at most {100 * self.counted_part:.1f} % in all but one"
+                " of the last 15 minutes",
+                self.counted_part * cpus,
+            )
+
+
+def stolen_part(stolen: Mapping[int, float], cpus: frozenset[int]) -> float | None:
+    """The mean stolen part of the time of these CPUs, 0 to 1; None if it is unknown for each of them."""
+    known = [stolen[cpu] for cpu in cpus if cpu in stolen]
+    return sum(known) / len(known) if known else None
+
+
+def _parse_reserve(content: Any) -> StolenReserve:
+    return StolenReserve(
+        # The number is larger than the number of readings in a window. The number limits the memory that a
+        # damaged file can use.
+        tuple((read_number(time, 1e12), read_number(part, 1.0)) for time, part in content["readings"])[-100:],
+        math.floor(read_number(content["withheld"], 1e6)),
+        read_number(content["changed"], 1e12),
+        read_number(content["less_since"], 1e12),
+        math.floor(read_number(content["less"], 1e6)),
+    )
+
+
+RESERVES_FORMAT: Final[MappingFormat[StolenReserve]] = MappingFormat(VERSION, "zones", asdict, _parse_reserve)
+"""The format of the file: the reserves of zones by the uuid of the zone's provider."""

@@ -20,8 +20,7 @@ Modules
     - ``executor`` saves the planned limits, acts, and reports through ``telemetry``.
     - ``arbiter`` and ``evictions`` call the worker, the driver and Placement. ``guest_command`` runs
       the operator's programs, and ``state_file`` saves the state.
-    - ``settings`` has the configuration, ``levers`` computes limits, and ``actions`` has the actions of
-      plans.
+    - ``settings`` has the configuration, and ``levers`` computes limits.
 
 A worked example
     The host uses 7.5 cores, and ``[watermark:cpu]`` throttles above 7 cores. The plan lowers the limit of the

@@ -1,8 +1,4 @@
-"""The arbiter of limits combines the limits that several triggers request for one guest.
-
-A trigger is a reason to limit guests: a watermark of the host, or interference between guests. If both
-triggers request a limit for the same resource of a guest, the lower limit is in force.
-"""
+"""The arbiter of limits combines the limits that several triggers request for one guest."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import LimitGuest
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.throttling.actions import GuestLimits
+from compute_agent.throttling.levers import GuestLimits
 
 LOG = logging.getLogger(__name__)
 
@@ -67,7 +63,7 @@ class LimitArbiter:
                 of_guest[knob] = limit
             self._wanted[owner] = {**before, guest: of_guest}
             try:
-                lowest = self._combine_limits().get(guest, {}).get(knob)
+                lowest = lowest_of(self._wanted.values()).get(guest, {}).get(knob)
                 self._pipeline.submit(LimitGuest(guest, knob, lowest)).result(ANSWER_SECONDS)
             # BaseException is caught, because an interrupt counts as a failure, too: repair_limits() must not
             # set this limit later.
@@ -83,7 +79,7 @@ class LimitArbiter:
     def combined_limits(self) -> GuestLimits:
         """The limits to put in force: the lowest requested limit of each guest and ``ThrottleControl``."""
         with self._lock:
-            return self._combine_limits()
+            return lowest_of(self._wanted.values())
 
     def repair_limits(self, views: Sequence[GuestView]) -> bool:
         """Set each limit again that differs from the requested one; return whether all limits could be set.
@@ -94,7 +90,7 @@ class LimitArbiter:
         # These guests are needed for the log, which shows the names of guests and not only their uuids.
         guests = {view.guest.uuid: view.guest for view in views}
         with self._lock:
-            for event in limit_differences(self._combine_limits(), views):
+            for event in limit_differences(lowest_of(self._wanted.values()), views):
                 try:
                     self._pipeline.submit(event).result(ANSWER_SECONDS)
                 except GuestGoneError:
@@ -113,9 +109,6 @@ class LimitArbiter:
             # again.
             self._refused = refused
         return not refused
-
-    def _combine_limits(self) -> GuestLimits:
-        return lowest_of(self._wanted.values())
 
 
 def lowest_of(wanted: Iterable[Mapping[str, Mapping[ThrottleControl, float]]]) -> GuestLimits:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from compute_agent.drivers.base import RunningGuests
 from compute_agent.model.guest import Guest
@@ -74,15 +74,10 @@ repeated.
 """
 
 
-class UsualStop(Protocol):
-    """The function that makes a guest leave by default.
-
-    A metric of another package can have a function of its own instead.
-    """
-
-    def __call__(self, uuid: str, grace: float | None = None) -> None:
-        """Make a guest leave within ``grace`` seconds; None means ``[qos] evict_grace``."""
-        ...
+UsualStop = Callable[[str, float | None], None]
+"""The function that makes a guest leave by default, within a number of seconds; None means
+``[qos] evict_grace``. A metric of another package can have a :data:`StopGuest` of its own instead.
+"""
 
 
 class GuestEvictor:
@@ -112,8 +107,8 @@ class GuestEvictor:
             self._running.add(guest)
             # The agent does not wait for this thread, because the operator's command can hang, and Placement
             # can be unavailable.
-            usual = self._stop if grace is None else partial(self._stop, grace=grace)
-            run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or usual), f"-{guest}")
+            leave = stop or (lambda uuid: self._stop(uuid, grace))
+            run_aside(EVICTION_THREAD, partial(self._see_off, guest, leave), f"-{guest}")
 
     def finished_evictions(self) -> dict[str, Exception | None]:
         """Evictions that ended since the last call, by uuid: None if the guest has left, or the error."""
@@ -180,7 +175,10 @@ class GuestEvictions:
         self._called[uuid] = str(guest)
         grace = self._settings.evict_grace if grace is None else grace
         try:
-            self._ask_to_leave(guest, grace)
+            if self._settings.evict_command is None:
+                self._driver.stop(guest, grace)
+            else:
+                self._settings.evict_command(uuid)
         # An error does not matter if the guest has ended nevertheless.
         except (DriverError, CommandFailedError) as error:
             if self._still_runs(guest):
@@ -233,13 +231,6 @@ class GuestEvictions:
             self._wait(pause)
             pause = min(2 * pause, _MAX_PAUSE)
         LOG.warning("Guest %s was started again: it keeps its allocation", name)
-
-    def _ask_to_leave(self, guest: Guest, grace: float) -> None:
-        command = self._settings.evict_command
-        if command is None:
-            self._driver.stop(guest, grace)
-        else:
-            command(guest.uuid)
 
     def _remove_own_part(self, uuid: str, name: str) -> None:
         client = self._client

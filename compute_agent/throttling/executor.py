@@ -23,18 +23,19 @@ from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.threads import ONCE, ThreadSpec, run_aside
-from compute_agent.throttling.actions import (
+from compute_agent.throttling.arbiter import LimitArbiter
+from compute_agent.throttling.evictions import GuestEvictor
+from compute_agent.throttling.interference.cases import CaseDecision, CaseVerdict
+from compute_agent.throttling.telemetry import ThrottleTelemetry, ThrottlingAct
+from compute_agent.throttling.watermarks.metrics import MetricRegistry
+from compute_agent.throttling.watermarks.state import (
     EvictAction,
     ReclaimAction,
     RestoreAction,
     SwitchScheduling,
     ThrottleAction,
+    ThrottledGuest,
 )
-from compute_agent.throttling.evictions import StopGuest
-from compute_agent.throttling.interference.cases import CaseDecision, CaseVerdict
-from compute_agent.throttling.telemetry import ThrottleTelemetry, ThrottlingAct
-from compute_agent.throttling.watermarks.metrics import MetricRegistry
-from compute_agent.throttling.watermarks.state import PendingEviction, ThrottledGuest
 from compute_agent.usage.rounds import parse_recent_pressure
 
 RECLAIM_SECONDS: Final = 1.0
@@ -133,44 +134,14 @@ class ThrottleTrigger(Protocol[A]):
         ...
 
 
-class LimitSetter(Protocol):
-    """Sets limits of guests. :class:`compute_agent.throttling.arbiter.LimitArbiter` implements it."""
-
-    def set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
-        """Set the limit that ``owner`` requests for a guest.
-
-        A limit of None removes the request. The owner is, for example, a trigger.
-
-        :raises GuestGoneError: the guest is gone.
-        :raises DriverError: the kernel refuses the limit.
-        :raises TimeoutError: the worker does not answer in time.
-        """
-        ...
-
-
-class EvictionStarter(Protocol):
-    """Starts evictions. :class:`compute_agent.throttling.evictions.GuestEvictor` implements it."""
-
-    def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
-        """Begin the eviction of a guest, unless it has begun already.
-
-        :param stop: makes the guest leave; None for the usual stop, within ``grace`` seconds.
-        """
-        ...
-
-    def finished_evictions(self) -> Mapping[str, Exception | None]:
-        """Evictions that ended since the last call, by uuid: None if the guest has left, or the error."""
-        ...
-
-
 class ThrottleExecutor:
     """Carries out the actions of all triggers. Each trigger calls the executor from its own thread."""
 
     def __init__(
         self,
         registry: MetricRegistry,
-        arbiter: LimitSetter,
-        evictor: EvictionStarter,
+        arbiter: LimitArbiter,
+        evictor: GuestEvictor,
         switch_scheduling: Callable[[bool], None],
         telemetry: ThrottleTelemetry,
         reclaim_memory: Callable[[str, int], None],
@@ -228,7 +199,7 @@ class ThrottleExecutor:
             self._save_failure = str(error)
 
     def resume_state(
-        self, owner: str, throttles: Iterable[ThrottledGuest], evictions: Iterable[PendingEviction]
+        self, owner: str, throttles: Iterable[ThrottledGuest], evictions: Iterable[EvictAction]
     ) -> None:
         """Set the saved limits, and continue the saved evictions; the first round corrects failed limits."""
         # The previous run of the agent saved each limit before it set the limit, and may have ended in
@@ -248,20 +219,19 @@ class ThrottleExecutor:
             )
             self._begin_eviction(eviction.guest, eviction.metric, eviction.grace)
 
-    def finished_evictions(self, pending: Iterable[PendingEviction]) -> Mapping[str, Exception | None]:
+    def finished_evictions(self, pending: Iterable[EvictAction]) -> Mapping[str, Exception | None]:
         """Report and return ended evictions, by uuid: None if the guest has left, or the error.
 
-        :param pending: the evictions in the state of the trigger, with their metrics.
+        :param pending: the evictions in the state of the trigger.
         """
-        # The evictor knows only the uuids of guests. The trigger's state has the metric because of which a
-        # guest had to leave.
-        metrics = {one.guest: one.metric for one in pending}
+        # The evictor knows only the uuids of guests. The trigger's state has the reasons.
+        actions = {one.guest: one for one in pending}
         finished = self._evictor.finished_evictions()
         for guest, error in finished.items():
             if error is None:
                 self.telemetry.record_evicted(guest)
             else:
-                action = EvictAction(guest, metrics.get(guest, ""), "")
+                action = actions.get(guest, EvictAction(guest, ""))
                 self.telemetry.record_action(action, EventOutcome.FAILED, str(error))
         return finished
 
@@ -275,8 +245,10 @@ class ThrottleExecutor:
                 case ReclaimAction():
                     self._reclaim_memory(action.guest, action.amount)
                 case CaseDecision(what=CaseVerdict.ESCALATE):
-                    self._begin_escalation(action)
-                    return True  # the eviction runs in its own thread, and its outcome is reported later
+                    # The command runs in its own thread, because a migration takes minutes, and the trigger's
+                    # rounds have to continue. The outcome is reported later.
+                    run_aside(ESCALATE_THREAD, partial(self._run_escalation, action))
+                    return True
                 # A verdict changes no limit, and is only reported below.
                 case CaseDecision() if not action.changes_limit:
                     pass
@@ -305,11 +277,6 @@ class ThrottleExecutor:
         # agent then applies.
         described = self._registry.get(metric)
         self._evictor.begin_eviction(guest, described.evict if described else None, grace)
-
-    def _begin_escalation(self, decision: CaseDecision) -> None:
-        # The command runs in its own thread, because a migration takes minutes, and the trigger's rounds have
-        # to continue.
-        run_aside(ESCALATE_THREAD, partial(self._run_escalation, decision))
 
     def _run_escalation(self, decision: CaseDecision) -> None:
         assert decision.watch is not None, "a decision to escalate is one of a watch"

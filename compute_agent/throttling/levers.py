@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from compute_agent.model import resource
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.usage.snapshot import GuestAllotment, GuestUsage, MetricSeries
+
+# Limits are nested by guest and then by ThrottleControl, because all limits of a guest are compared with the
+# worker's limits at once.
+GuestLimits = dict[str, dict[ThrottleControl, float]]
+"""The limits of all guests, by uuid of the guest and by ``ThrottleControl``, such as the CPU quota.
+
+A limit is in the lever's unit, such as cores.
+"""
 
 _TOLERANCE: Final = 1e-9
 """Tolerance of rounding, in granules.

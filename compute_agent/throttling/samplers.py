@@ -1,8 +1,4 @@
-"""Samplers: read the kernel's files once a round, and return frozen values for the triggers.
-
-``MetricSampler`` makes a snapshot of the host, with the metrics that watermarks name. ``GuestReader`` makes a
-sample of all guests, with the values that the signals of interference need.
-"""
+"""Samplers: read the kernel's files once a round, and return frozen values for the triggers."""
 
 from __future__ import annotations
 
@@ -17,16 +13,17 @@ from compute_agent.classes.guest_classes import QosClasses
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.host.cycles import CycleCounters, PerfEvents, ThreadCycles
 from compute_agent.model.messages import DriverError
+from compute_agent.monitoring.readings import MonitoredCaches
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.throttling.interference.signals import GuestReading, GuestSamples
 from compute_agent.throttling.watermarks.metrics import GuestSampling, MetricUsage, WatermarkMetric
 from compute_agent.throttling.watermarks.sections import WatermarkRules, WatermarkSection
 from compute_agent.usage.rounds import (
-    CacheReader,
     MeasuredGuest,
     MeasuringRound,
     OversoldReader,
     SourceReader,
+    counter_rate,
     guest_cpu_use,
     parse_moved_bytes,
     pressure_share,
@@ -85,7 +82,7 @@ class GuestReader:
         driver: GuestThreads,
         classes: Callable[[], QosClasses],
         root: str = "/",
-        cache: CacheReader | None = None,
+        cache: MonitoredCaches | None = None,
         allotments: CacheAllotments | None = None,
         cycles: CycleCounters | None = None,
     ) -> None:
@@ -156,9 +153,7 @@ class GuestReader:
                 bool(view.limits),
                 cores.get(uuid),
                 None if waited is None or elapsed <= 0 else waited * own.each / 1e9 / elapsed,
-                _guest_pressure("cpu", subject, now, before) if "cpu_pressure" in signals else None,
-                _guest_pressure("io", subject, now, before) if "io_pressure" in signals else None,
-                _io_rate(subject, now, before) if "io_pressure" in signals else None,
+                *_group_values(subject.cgroup, signals, now, before),
                 now.read_caches().guest_bandwidth.get(uuid, {}),
                 now.read_caches().guest_occupancy.get(uuid, {}),
                 _cycles_each(self._counted, counted, own.ids),
@@ -205,25 +200,20 @@ def _grown_waits(first: Waits, last: Waits) -> int | None:
     return sum(max(0, last[tid] - first[tid]) for tid in common) if common else None
 
 
-def _guest_pressure(
-    resource: str, subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound | None
-) -> float | None:
-    # The kernel counts pressure by cgroup, so a guest without a cgroup of its own has no pressure.
-    if not subject.cgroup:
-        return None
-    return pressure_share(f"{subject.cgroup}/{resource}.pressure", now, before)
+def _group_values(
+    group: str, signals: Collection[str], now: MeasuringRound, before: MeasuringRound | None
+) -> tuple[float | None, float | None, float | None]:
+    """The pressure of a guest on CPUs and I/O in percent, and the bytes a second of its I/O.
 
-
-def _io_rate(subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound | None) -> float | None:
-    """The bytes a second that a guest has read and written since the last round; None without a cgroup."""
-    if not subject.cgroup:
-        return None
-    path = f"{subject.cgroup}/io.stat"
-    last = now.parse_file(path, parse_io_stat)
-    first = before.parse_file(path, parse_io_stat) if before else None
-    if before is None or last is None or first is None or now.time <= before.time:
-        return None
-    return max(0, last - first) / (now.time - before.time)
+    The kernel counts them by cgroup, so a guest without a cgroup of its own has no values.
+    """
+    cpu = io = moved = None
+    if group and "cpu_pressure" in signals:
+        cpu = pressure_share(f"{group}/cpu.pressure", now, before)
+    if group and "io_pressure" in signals:
+        io = pressure_share(f"{group}/io.pressure", now, before)
+        moved = counter_rate(f"{group}/io.stat", parse_io_stat, now, before)
+    return cpu, io, None if moved is None else max(0.0, moved)
 
 
 class MetricSampler:
@@ -235,7 +225,7 @@ class MetricSampler:
     def __init__(
         self,
         root: str = "/",
-        cache: CacheReader | None = None,
+        cache: MonitoredCaches | None = None,
         read_source: SourceReader = lambda name: None,
         read_oversold: OversoldReader = lambda resource_class: None,
     ) -> None:

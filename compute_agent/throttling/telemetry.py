@@ -10,14 +10,6 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder, NamedSubject
-from compute_agent.throttling.actions import (
-    EvictAction,
-    ReclaimAction,
-    RestoreAction,
-    SwitchScheduling,
-    ThrottleAction,
-    WatermarkAct,
-)
 from compute_agent.throttling.interference.cases import (
     VERDICTS,
     CaseDecision,
@@ -27,7 +19,15 @@ from compute_agent.throttling.interference.cases import (
 from compute_agent.throttling.interference.signals import InterferenceWatch
 from compute_agent.throttling.interference.state import InterferenceState, PairRecord, SignalKey
 from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkSection
-from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.state import (
+    EvictAction,
+    ReclaimAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
+    WatermarkAct,
+    WatermarkState,
+)
 from compute_agent.usage.snapshot import UsageSnapshot
 
 LOG = logging.getLogger(__name__)
@@ -43,10 +43,6 @@ watermark).
 """
 
 
-def _blame_nothing(guest: str, metric: str, cause: str = "") -> None:
-    pass
-
-
 class ThrottleTelemetry:
     """Reports and counts the actions of both triggers; several threads may use it at the same time."""
 
@@ -54,7 +50,7 @@ class ThrottleTelemetry:
         self,
         registry: CollectorRegistry,
         recorder: EventRecorder | None = None,
-        blame: Blame = _blame_nothing,
+        blame: Blame = lambda guest, metric, cause: None,
     ) -> None:
         """Create the metrics in ``registry``.
 
@@ -278,16 +274,9 @@ class ThrottleTelemetry:
             self._blame(case.suspect, decision.watch.signal.lever.metric, decision.watch.signal.name)
 
     def _record_failure(self, kind: EventKind, subject: NamedSubject | None, text: str, reason: str) -> None:
-        outcome = EventOutcome.FAILED
+        message = "An action on a guest or the host failed: %s: %s"
         self._recorder.record_event(
-            LOG.error,
-            kind,
-            subject,
-            "An action on a guest or the host failed: %s: %s",
-            text,
-            reason,
-            reason=reason,
-            outcome=outcome,
+            *(LOG.error, kind, subject, message, text, reason), reason=reason, outcome=EventOutcome.FAILED
         )
 
 

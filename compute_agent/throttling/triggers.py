@@ -7,17 +7,9 @@ A trigger keeps its state between rounds, calls the pure functions that decide (
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from compute_agent.throttling.actions import (
-    ReclaimAction,
-    RestoreAction,
-    SwitchScheduling,
-    ThrottleAction,
-    WatermarkAct,
-    takes_away,
-)
 from compute_agent.throttling.executor import ThrottleExecutor
 from compute_agent.throttling.interference.cases import CaseDecision, CaseVerdict
 from compute_agent.throttling.interference.decisions import advance_state
@@ -28,7 +20,15 @@ from compute_agent.throttling.levers import ThrottleSteps
 from compute_agent.throttling.watermarks.breaches import Streaks, observe_usage, restart_streaks
 from compute_agent.throttling.watermarks.plan import forgive_relapses, make_plan
 from compute_agent.throttling.watermarks.sections import WatermarkRules
-from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.state import (
+    ReclaimAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
+    WatermarkAct,
+    WatermarkState,
+    takes_away,
+)
 from compute_agent.usage.snapshot import UsageSnapshot
 
 LOG = logging.getLogger(__name__)
@@ -39,19 +39,6 @@ _BACKOFF_SECONDS: Final = 300.0
 _RECLAIM_PAUSE: Final = 10.0
 """Seconds between two reclaims of a guest. After this time, the pressure of the guest shows the cost of the
 first reclaim."""
-
-SaveWatermarks = Callable[[WatermarkState], None]
-"""Saves the state of watermarks. When the call returns, the state is on disk.
-
-:raises OSError: the state could not be saved; the next call tries again.
-"""
-
-SaveInterference = Callable[[InterferenceState], None]
-"""Saves the state of interference. When the call returns, cases are on disk; learnt baselines are written
-later.
-
-:raises OSError: the state could not be saved; the next call tries again.
-"""
 
 
 class WatermarkTrigger:
@@ -67,9 +54,12 @@ class WatermarkTrigger:
         rules: WatermarkRules,
         state: WatermarkState,
         executor: ThrottleExecutor,
-        save: SaveWatermarks,
+        save: Callable[[WatermarkState], None],
     ) -> None:
-        """``state`` is the state that ``save`` saved last, perhaps in an earlier run of the agent."""
+        """Begin with the state that ``save`` saved last, perhaps in an earlier run of the agent.
+
+        :param save: writes the state to disk; raises OSError if this fails, and the next call tries again.
+        """
         self.state = state
         self._rules = rules
         self._executor = executor
@@ -183,8 +173,15 @@ class WatermarkTrigger:
         return not succeeded
 
     def save_state(self, actions: Sequence[WatermarkAct]) -> None:
-        """Save the state that will hold after the restricting actions among ``actions``."""
-        self._save(_intended_state(self.state, actions))
+        """Save the state that will hold after the restricting actions among ``actions``.
+
+        The saved state has the planned lower limits, but no raised limit. After a crash, the next run of the
+        agent then knows each limit that is perhaps in force.
+        """
+        state = self.state
+        for action in filter(takes_away, actions):
+            state = state.after_action(action)
+        self._save(state)
 
     @property
     def _acting_rules(self) -> WatermarkRules:
@@ -224,9 +221,12 @@ class InterferenceTrigger:
         steps: ThrottleSteps,
         state: InterferenceState,
         executor: ThrottleExecutor,
-        save: SaveInterference,
+        save: Callable[[InterferenceState], None],
     ) -> None:
-        """``state`` is the state that ``save`` saved last, perhaps in an earlier run of the agent."""
+        """Begin with the state that ``save`` saved last, perhaps in an earlier run of the agent.
+
+        :param save: writes the state to disk; raises OSError if this fails, and the next call tries again.
+        """
         self.state = state
         #: Whether an action has failed, so that limits in force can differ from those of the state.
         self.owes = False
@@ -281,17 +281,6 @@ class InterferenceTrigger:
     def save_state(self, actions: Sequence[CaseDecision]) -> None:
         """Save the state. The state already contains all decisions of ``run_round``."""
         self._save(self.state)
-
-
-def _intended_state(state: WatermarkState, plan: Iterable[WatermarkAct]) -> WatermarkState:
-    """The state to save before a plan is carried out: it has the planned lower limits, but no raised limit.
-
-    After a crash, the next run of the agent then knows each limit that is perhaps in force.
-    """
-    for action in plan:
-        if takes_away(action):
-            state = state.after_action(action)
-    return state
 
 
 def _expected_snapshot(

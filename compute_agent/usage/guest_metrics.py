@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -25,6 +25,7 @@ from compute_agent.drivers.base import GuestThreads
 from compute_agent.model.messages import printable_text
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.guest_cache import GuestView
+from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.usage.rounds import (
     MeasuredGuest,
     MeasuringRound,
@@ -51,20 +52,12 @@ RequestedLimits = Mapping[str, Mapping[str, Mapping[ThrottleControl, float]]]
 and control. Each limit is in the unit of its control, such as cores."""
 
 
-class GuestSource(Protocol):
-    """Provides the guests of the host."""
-
-    def guest_views(self) -> list[GuestView]:
-        """Copies of all guests, in the order of their uuids."""
-        ...
-
-
 class GuestMetrics(Collector):
     """Collects the metrics of guests. Several threads of scrapes can use the object at once."""
 
     def __init__(
         self,
-        guests: GuestSource,
+        guests: GuestPipeline,
         driver: GuestThreads,
         classes: Callable[[], QosClasses],
         limits: Callable[[], RequestedLimits],
@@ -200,22 +193,8 @@ class _GuestFamilies:
             "Bytes that a guest has read from the host's disks or written to them.",
             labels=("guest", "direction"),
         )
-
-    @property
-    def all_families(self) -> tuple[Metric, ...]:
-        """The metric families, in the order in which a scrape lists them."""
-        return (
-            self._info,
-            self._entitlement,
-            self._limit,
-            self._cpu,
-            self._throttled,
-            self._pressure,
-            self._memory,
-            self._swap,
-            self._faults,
-            self._io,
-        )
+        #: The metric families, in the order in which a scrape lists them.
+        self.all_families: tuple[Metric, ...] = tuple(vars(self).values())
 
     def add_view(self, view: GuestView) -> None:
         """Add series with the name, class, project and flavor of a guest, and with its allocated amounts."""

@@ -12,11 +12,11 @@ import logging
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from compute_agent.host.kernel_files import read_optional
 from compute_agent.host.proc_stat import CpuTimes, parse_line, parse_process_stat
-from compute_agent.monitoring.readings import CacheReading
+from compute_agent.monitoring.readings import CacheReading, MonitoredCaches
 from compute_agent.usage.snapshot import GuestUsage
 
 LOG = logging.getLogger(__name__)
@@ -35,17 +35,6 @@ class MeasuredGuest:
     facts: GuestUsage
     cgroup: str = ""
     pids: tuple[int, ...] = ()
-
-
-class CacheReader(Protocol):
-    """Reads the counters of the monitoring groups of resctrl."""
-
-    def read(self) -> CacheReading:
-        """The latest bandwidths (bytes a second) and occupancies (bytes) of L3 caches, if measured.
-
-        :raises OSError: the counters cannot be read.
-        """
-        ...
 
 
 SourceReader = Callable[[str], float | None]
@@ -84,7 +73,7 @@ class MeasuringRound:
         time: float,
         root: str,
         subjects: Sequence[MeasuredGuest],
-        cache: CacheReader | None = None,
+        cache: MonitoredCaches | None = None,
         read_source: SourceReader = lambda name: None,
         read_oversold: OversoldReader = lambda resource_class: None,
     ) -> None:
@@ -135,21 +124,9 @@ class MeasuringRound:
         return found
 
     def read_caches(self) -> CacheReading:
-        """The latest counters of resctrl, read once in a round.
-
-        The result is empty if resctrl is off or the read failed.
-        """
-        # The empty reading is set before the read, so that a second metric does not repeat a read that has
-        # failed.
+        """The latest counters of resctrl, read once in a round; empty if resctrl is off."""
         if self._cache is None:
-            self._cache = CacheReading()
-            if self._reader is not None and not self._closed:
-                try:
-                    self._cache = self._reader.read()
-                except OSError as error:
-                    # The error is logged and not raised, because the other metrics of this round do not need
-                    # caches.
-                    LOG.warning("Caches cannot be measured in this round: %s", error)
+            self._cache = CacheReading() if self._reader is None or self._closed else self._reader.read()
         return self._cache
 
     def close(self) -> None:
@@ -300,14 +277,25 @@ def parse_swapped_in(text: str) -> int:
     return (int(pages["pswpin"]) + int(pages.get("zswpin", 0))) * _PAGE
 
 
-def swapped_in(now: MeasuringRound, before: MeasuringRound | None) -> float | None:
-    """The bytes a second that the host has read back from swap since the last round; None if unknown."""
-    path = f"{now.root}/proc/vmstat"
-    last = now.parse_file(path, parse_swapped_in)
-    first = before.parse_file(path, parse_swapped_in) if before else None
-    if before is None or last is None or first is None or now.time <= before.time or last < first:
+def counter_rate(
+    path: str, parse: Callable[[str], int], now: MeasuringRound, before: MeasuringRound | None
+) -> float | None:
+    """The growth of a counter in a file since the round ``before``, a second; None if unknown.
+
+    The rate is negative if the counter began again, for example because a device was removed.
+    """
+    # The counter is read in the first round, too, because the next round computes the difference from it.
+    last = now.parse_file(path, parse)
+    first = before.parse_file(path, parse) if before else None
+    if before is None or last is None or first is None or now.time <= before.time:
         return None
     return (last - first) / (now.time - before.time)
+
+
+def swapped_in(now: MeasuringRound, before: MeasuringRound | None) -> float | None:
+    """The bytes a second that the host has read back from swap since the last round; None if unknown."""
+    rate = counter_rate(f"{now.root}/proc/vmstat", parse_swapped_in, now, before)
+    return None if rate is None or rate < 0 else rate
 
 
 def pressure_share(path: str, now: MeasuringRound, before: MeasuringRound | None) -> float | None:
@@ -316,11 +304,8 @@ def pressure_share(path: str, now: MeasuringRound, before: MeasuringRound | None
     ``path`` is the path of a PSI file. The percentage is computed from ``total``, because the kernel's
     averages include pressure of earlier rounds.
     """
-    last = now.parse_file(path, parse_pressure)
-    first = before.parse_file(path, parse_pressure) if before else None
-    if before is None or last is None or first is None or now.time <= before.time or last < first:
-        return None
-    return min(100.0, (last - first) / (now.time - before.time) / 1e4)
+    rate = counter_rate(path, parse_pressure, now, before)
+    return None if rate is None or rate < 0 else min(100.0, rate / 1e4)
 
 
 # The unit of statm. A page has 4 KiB on x86, and up to 64 KiB on ARM and POWER.

@@ -12,13 +12,12 @@ from compute_agent.drivers.processes.records import parse_record
 from compute_agent.events.store import read_events
 from compute_agent.fleet import configuration, revision
 from compute_agent.inventory import cpu_pools, host_identity, offline_cpus, provider_tree
-from compute_agent.isolation import originals
+from compute_agent.isolation import originals, osnoise
 from compute_agent.loops import fleet
 from compute_agent.monitoring.history import SampleHistory
 from compute_agent.monitoring.samples import FILE as SAMPLES_FILE
-from compute_agent.noise import osnoise
 from compute_agent.pipeline import guest_settings, state
-from compute_agent.reclaim import collectors, offers, stolen
+from compute_agent.reclaim import collectors, offers
 from compute_agent.schedules import run_notes
 from compute_agent.throttling import state_file
 from compute_agent.usage import week_uses
@@ -37,7 +36,7 @@ _PARSERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
     week_uses.FILE: week_uses.USES_FORMAT.parse,
     offers.FILE: offers.ZONES_FORMAT.parse,
     offers.MEMORY_FILE: offers.ZONES_FORMAT.parse,
-    stolen.FILE: stolen.RESERVES_FORMAT.parse,
+    offers.STOLEN_FILE: offers.RESERVES_FORMAT.parse,
     collectors.FILE: collectors.CLASSES_FORMAT.parse,
     originals.ORIGINALS_FILE: originals.parse_originals,
     configuration.KEPT_FILE: lambda content: (revision.read(content), content.decode()),

@@ -13,20 +13,19 @@ from compute_agent.files import write_durably
 from compute_agent.fleet import configuration, revision
 from compute_agent.inventory import cpu_pools
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
-from compute_agent.isolation import originals
+from compute_agent.isolation import originals, osnoise
 from compute_agent.isolation.irqbalance import KeptBan
 from compute_agent.loops import fleet
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.monitoring.samples import FILE as SAMPLES_FILE
 from compute_agent.monitoring.samples import SampleStore, StoredSample
-from compute_agent.noise import osnoise
-from compute_agent.reclaim import collectors, estimate, offers, stolen
+from compute_agent.reclaim import collectors, estimate, offers
 from compute_agent.schedules import run_notes
 from compute_agent.throttling import state_file
 from compute_agent.throttling.interference.cases import CasePhase, InterferenceCase
 from compute_agent.throttling.interference.evidence import SignalBaseline, SignalTrack
 from compute_agent.throttling.interference.state import InterferenceState, PairRecord, SignalKey, SuspectPair
-from compute_agent.throttling.watermarks.state import PendingEviction, ThrottledGuest, WatermarkState
+from compute_agent.throttling.watermarks.state import EvictAction, ThrottledGuest, WatermarkState
 from compute_agent.usage import week_uses
 
 TIME: Final = 1_795_736_807.0
@@ -41,7 +40,7 @@ _QUOTA: Final = ThrottleControl("cpu_quota")
 
 def _throttling() -> bytes:
     watermarks = WatermarkState(
-        (ThrottledGuest(_OTHER, _QUOTA, 1.5),), (PendingEviction(_ONE, "memory_usage"),), scheduling_off=True
+        (ThrottledGuest(_OTHER, _QUOTA, 1.5),), (EvictAction(_ONE, "memory_usage"),), scheduling_off=True
     )
     case = InterferenceCase("cpu", _ONE, _OTHER, _QUOTA, 0.9, 0.3, (2.0,), 1, CasePhase.HOLD, 900.0)
     pairs = {SuspectPair("cpu", _ONE, _OTHER): PairRecord(0.0, 2, 900.0)}
@@ -73,8 +72,8 @@ def _capacity() -> bytes:
 
 
 def _stolen() -> bytes:
-    return stolen.RESERVES_FORMAT.dump(
-        {_ZONE: stolen.StolenReserve(((TIME, 0.02),), 1, TIME - 60, TIME - 30, 1)}
+    return offers.RESERVES_FORMAT.dump(
+        {_ZONE: offers.StolenReserve(((TIME, 0.02),), 1, TIME - 60, TIME - 30, 1)}
     )
 
 
@@ -139,7 +138,7 @@ WRITERS: Final[Mapping[str, Callable[[Path], None]]] = {
         week_uses.FILE: _uses,
         offers.FILE: _capacity,
         offers.MEMORY_FILE: _capacity,
-        stolen.FILE: _stolen,
+        offers.STOLEN_FILE: _stolen,
         collectors.FILE: _collected,
         originals.ORIGINALS_FILE: _isolation,
         configuration.KEPT_FILE: lambda: revision.write(

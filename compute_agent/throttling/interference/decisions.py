@@ -1,8 +1,4 @@
-"""Pure functions that compute decisions and the next state of interference from new samples.
-
-A decision limits a guest that disturbs other guests, raises its limit again, or reports a verdict. The
-executor carries out the decisions.
-"""
+"""Pure functions that compute decisions and the next state of interference from new samples."""
 
 from __future__ import annotations
 
@@ -28,7 +24,6 @@ from compute_agent.throttling.interference.evidence import (
     may_be_limited,
 )
 from compute_agent.throttling.interference.signals import (
-    GuestReading,
     GuestSamples,
     InterferenceSignal,
     InterferenceWatch,
@@ -134,7 +129,7 @@ def _advance_cases(
         if CaseVerdict.NOT_GUILTY in verdicts:
             pairs = put_aside(pairs, case, now.time)
         if not VERDICTS.isdisjoint(verdicts):
-            pair = _case_pair(case)
+            pair = SuspectPair(case.watch, case.victim, case.suspect)
             record = pairs.get(pair, PairRecord()).with_verdict(now.time)
             # The command is called at most once a day for a pair, because the next verdict can come while the
             # command still runs.
@@ -216,31 +211,12 @@ def _open_case(
     # Two cases with the same suspect and the same ThrottleControl would remove each other's limits.
     taken = {(case.suspect, case.knob) for case in state.cases}
     for suspect in find_suspects(watch, key.guest, key.domain, samples):
-        limit = _first_limit(watch.signal, now.readings[suspect.guest], knob, steps)
+        limit = watch.signal.first_limit(now.readings[suspect.guest], knob, steps)
         pair = SuspectPair(watch.name, key.guest, suspect.guest)
         aside = state.pairs.get(pair, PairRecord()).aside_until > now.time
         if limit is not None and not aside and (suspect.guest, knob) not in taken:
             return InterferenceCase(*pair, knob, suspect.correlation, level, (limit,), since=now.time)
     return None
-
-
-def _first_limit(
-    signal: InterferenceSignal, suspect: GuestReading, knob: ThrottleControl, steps: ThrottleSteps
-) -> float | None:
-    """The first limit of a suspected guest; None if no lower limit is possible.
-
-    The limit is ``first_steps`` steps below the guest's use of the resource. If the use is unknown, the steps
-    begin at the allotment, and can have no effect. A guest near its lowest limit gets fewer steps.
-    """
-    allotment = suspect.facts.allotments[knob]
-    used, full = signal.amounts(suspect).get(knob.domain), allotment.full
-    if used is not None and allotment.per_unit is not None:
-        full = min(full, used / allotment.per_unit)
-    # The steps begin at the use: a guest with 16 guest CPUs that uses 4 would not notice a limit of 13.
-    limit = signal.lever.down(full, allotment, steps)
-    for _ in range(signal.first_steps - 1):
-        limit = (limit and signal.lever.down(limit, allotment, steps)) or limit
-    return limit
 
 
 def _victim_levels(
@@ -272,10 +248,6 @@ def _mean_value(
         if (value := signal.values(sample.readings[key.guest]).get(key.domain)) is not None
     ]
     return sum(values) / len(values) if values else None
-
-
-def _case_pair(case: InterferenceCase) -> SuspectPair:
-    return SuspectPair(case.watch, case.victim, case.suspect)
 
 
 def _is_remembered(record: PairRecord, time: float) -> bool:

@@ -1,13 +1,9 @@
-"""Evidence: victims suffer more than usual, and the use of a suspect rises and falls with the suffering.
-
-The baseline of a guest is learnt from its own samples. A suspect is a guest that shares the resource, can be
-limited for the victim, and used more of the resource whenever the victim suffered more.
-"""
+"""Evidence: victims suffer more than usual, and the use of a suspect rises and falls with the suffering."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -215,7 +211,7 @@ def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestR
     The guest must not be protected, and must use the same resource. Its class must be lower than the
     victim's; the same class is enough if the section lists it in ``consenting``.
     """
-    mine, its = victim.facts, other.facts
+    mine, its, reached = victim.facts, other.facts, watch.signal.reached_cpus(victim)
     # A guest is never limited for a guest of a lower class, which has to give way first.
     lower = its.rank < mine.rank or (its.rank == mine.rank and its.qos_class in watch.consenting)
     return (
@@ -225,7 +221,7 @@ def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestR
         and ThrottleControl(watch.signal.lever.name, domain) in its.allotments
         # On a domain, both guests use the same cache. Without a domain both guests have to share CPUs. If the
         # CPUs of the victim are unknown, any guest can share them.
-        and (bool(domain) or not (reach := watch.signal.reach(victim)) or not other.cpus.isdisjoint(reach))
+        and (bool(domain) or not reached or not other.cpus.isdisjoint(reached))
     )
 
 
@@ -250,11 +246,11 @@ def _correlate_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[float, float
     """Pearson's correlation of pairs, and the correlation times the standard deviation of second values."""
     if len(pairs) < 2:
         return 0.0, 0.0
-    count = len(pairs)
-    means = tuple(sum(column) / count for column in _split_columns(pairs))
+    count, columns = len(pairs), tuple(zip(*pairs, strict=True))
+    means = [sum(column) / count for column in columns]
     spreads = [
         math.sqrt(sum((one - mean) ** 2 for one in column) / count)
-        for column, mean in zip(_split_columns(pairs), means, strict=True)
+        for column, mean in zip(columns, means, strict=True)
     ]
     # The correlation with a constant is not defined. The result 0 means that the guest is no suspect.
     if min(spreads) <= 1e-12:
@@ -262,8 +258,3 @@ def _correlate_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[float, float
     shared = sum((x - means[0]) * (y - means[1]) for x, y in pairs) / count
     correlation = shared / (spreads[0] * spreads[1])
     return correlation, correlation * spreads[1]
-
-
-def _split_columns(pairs: Sequence[tuple[float, float]]) -> Iterator[list[float]]:
-    yield [first for first, _ in pairs]
-    yield [second for _, second in pairs]

@@ -1,8 +1,4 @@
-"""Signals, which measure how much a guest suffers from other guests, and watches, which select signals.
-
-A reading has the measured values of one guest in a sample. A signal computes two values from a reading: how
-much the guest suffers, and how much of the resource the guest uses.
-"""
+"""Signals, which measure how much a guest suffers from other guests, and watches, which select signals."""
 
 from __future__ import annotations
 
@@ -10,8 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from compute_agent.throttling import levers
-from compute_agent.throttling.levers import ThrottleLever
+from compute_agent.model.resource import ThrottleControl
+from compute_agent.throttling.levers import (
+    BLOCKIO,
+    CACHE_WAYS,
+    CPU_QUOTA,
+    MEMORY_BANDWIDTH,
+    ThrottleLever,
+    ThrottleSteps,
+)
 from compute_agent.usage.snapshot import GuestUsage
 
 
@@ -71,10 +74,6 @@ this bandwidth, the ratio would be noise.
 """
 
 
-def _own_cpus(reading: GuestReading) -> frozenset[int]:
-    return reading.cpus
-
-
 @dataclass(frozen=True, slots=True)
 class InterferenceSignal:
     """A measure of how much a guest suffers from other guests; a greater value is worse.
@@ -88,8 +87,8 @@ class InterferenceSignal:
       signal.
     - ``unit`` and ``scale`` are the unit and the factor of values in messages.
     - ``first_steps`` is the number of steps between a guest's use and its first limit.
-    - ``reach`` returns the CPUs on which another guest can disturb a victim. Only guests on one of these CPUs
-      are suspects. Signals of a cache or NUMA node have domains, and do not use ``reach``.
+    - ``reaches_near``: a guest can also disturb a victim from CPUs that share an L3 cache with the victim's
+      CPUs. Signals of a cache or NUMA node have domains, and do not use the field.
     """
 
     name: str
@@ -102,12 +101,32 @@ class InterferenceSignal:
     needs: str
     unit: str = "%"
     scale: float = 1.0
-    reach: Callable[[GuestReading], frozenset[int]] = _own_cpus
+    reaches_near: bool = False
     first_steps: int = 1
 
     def format_value(self, value: float) -> str:
         """A value of the signal as text for messages, with its unit."""
         return f"{value * self.scale:.3g} {self.unit}"
+
+    def reached_cpus(self, victim: GuestReading) -> frozenset[int]:
+        """The CPUs on which another guest can disturb a victim; only guests on these CPUs are suspects."""
+        return victim.near if self.reaches_near else victim.cpus
+
+    def first_limit(self, suspect: GuestReading, knob: ThrottleControl, steps: ThrottleSteps) -> float | None:
+        """The first limit of a suspected guest; None if no lower limit is possible.
+
+        The limit is ``first_steps`` steps below the guest's use of the resource. If the use is unknown, the
+        steps begin at the allotment, and can have no effect. A guest near its lowest limit gets fewer steps.
+        """
+        allotment = suspect.facts.allotments[knob]
+        used, limit = self.amounts(suspect).get(knob.domain), allotment.full
+        # The steps begin at the use: a guest with 16 guest CPUs that uses 4 would not notice a limit of 13.
+        if used is not None and allotment.per_unit is not None:
+            limit = min(limit, used / allotment.per_unit)
+        found = None
+        for _ in range(self.first_steps):
+            found = self.lever.down(limit if found is None else found, allotment, steps) or found
+        return found
 
 
 def _run_delay(reading: GuestReading) -> DomainValues:
@@ -125,11 +144,7 @@ def _cpu_pressure(reading: GuestReading) -> DomainValues:
     return _whole_host(reading.cpu_pressure) if (reading.cpu or 0.0) >= MIN_CPU else {}
 
 
-def _io_pressure(reading: GuestReading) -> DomainValues:
-    return _whole_host(reading.io_pressure)
-
-
-def _cycles_signal(reading: GuestReading) -> DomainValues:
+def _cycles(reading: GuestReading) -> DomainValues:
     return _whole_host(reading.cpi) if (reading.cpu or 0.0) >= MIN_CPU else {}
 
 
@@ -137,9 +152,7 @@ def _bandwidth_cost(reading: GuestReading) -> DomainValues:
     """CPU seconds per gigabyte of memory traffic, by L3 cache: waits for slow memory take CPU time, too."""
     # The traffic itself is no signal, because a disturbed guest moves fewer bytes, and would look
     # undisturbed.
-    if (cpu := reading.cpu or 0.0) < MIN_CPU:
-        return {}
-    return {domain: 1e9 * cpu / rate for domain, rate in reading.bandwidth.items() if rate >= _MIN_BANDWIDTH}
+    return {domain: 1 / rate for domain, rate in _miss_rate(reading).items()}
 
 
 def _miss_rate(reading: GuestReading) -> DomainValues:
@@ -150,24 +163,8 @@ def _miss_rate(reading: GuestReading) -> DomainValues:
     return {domain: rate / cpu / 1e9 for domain, rate in reading.bandwidth.items() if rate >= _MIN_BANDWIDTH}
 
 
-def _near_cpus(reading: GuestReading) -> frozenset[int]:
-    return reading.near
-
-
 def _cpu_use(reading: GuestReading) -> DomainValues:
     return _whole_host(reading.cpu)
-
-
-def _io_rate(reading: GuestReading) -> DomainValues:
-    return _whole_host(reading.io)
-
-
-def _bandwidth_use(reading: GuestReading) -> DomainValues:
-    return reading.bandwidth
-
-
-def _cache_use(reading: GuestReading) -> DomainValues:
-    return reading.occupancy
 
 
 def _whole_host(value: float | None) -> DomainValues:
@@ -182,51 +179,46 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
         InterferenceSignal(
             # A tenth of the time is noticeable for a guest, and a quarter of the mean is more than the usual
             # variation.
-            *("run_delay", "waits for CPUs", levers.CPU_QUOTA, _run_delay, _cpu_use, 0.1, 0.25),
+            *("run_delay", "waits for CPUs", CPU_QUOTA, _run_delay, _cpu_use, 0.1, 0.25),
             needs="/proc/PID/schedstat (CONFIG_SCHED_INFO)",
             scale=100,
         ),
         InterferenceSignal(
             # The two numbers are those of run_delay. The first is 10.0 instead of 0.1, because the unit of
             # pressures is percent.
-            *("cpu_pressure", "is under CPU pressure", levers.CPU_QUOTA, _cpu_pressure, _cpu_use, 10.0, 0.25),
+            *("cpu_pressure", "is under CPU pressure", CPU_QUOTA, _cpu_pressure, _cpu_use, 10.0, 0.25),
             needs="guests in a cgroup v2 of their own with cpu.pressure",
         ),
         InterferenceSignal(
-            *("io_pressure", "is under I/O pressure", levers.BLOCKIO, _io_pressure, _io_rate, 10.0, 0.25),
+            *("io_pressure", "is under I/O pressure", BLOCKIO),
+            values=lambda reading: _whole_host(reading.io_pressure),
+            amounts=lambda reading: _whole_host(reading.io),
+            least=10.0,
+            share=0.25,
             needs="guests in a cgroup v2 of their own with io.pressure and io.stat",
         ),
         InterferenceSignal(
-            *(
-                "cpi",
-                "takes more cycles for each instruction",
-                levers.CPU_QUOTA,
-                _cycles_signal,
-                _cpu_use,
-                0.0,
-                0.25,
-            ),
+            *("cpi", "takes more cycles for each instruction", CPU_QUOTA, _cycles, _cpu_use, 0.0, 0.25),
             needs="hardware counters, and CAP_PERFMON",
             unit="cycles",
-            reach=_near_cpus,
+            reaches_near=True,
             first_steps=5,  # a single step of a fifth does not relieve an overloaded memory bus
         ),
         InterferenceSignal(
-            *(
-                "memory_bandwidth",
-                "waits for memory",
-                levers.MEMORY_BANDWIDTH,
-                _bandwidth_cost,
-                _bandwidth_use,
-            ),
-            *(0.0, 0.3),
+            *("memory_bandwidth", "waits for memory", MEMORY_BANDWIDTH, _bandwidth_cost),
+            amounts=lambda reading: reading.bandwidth,
+            least=0.0,
+            share=0.3,
             needs=_RESCTRL,
             unit="s/GB",
         ),
         InterferenceSignal(
             # 0.3 GB are five million cache lines of 64 bytes. With fewer misses a second, hardly any guest is
             # slower by 5 %.
-            *("llc_occupancy", "misses the cache", levers.CACHE_WAYS, _miss_rate, _cache_use, 0.3, 0.5),
+            *("llc_occupancy", "misses the cache", CACHE_WAYS, _miss_rate),
+            amounts=lambda reading: reading.occupancy,
+            least=0.3,
+            share=0.5,
             needs=_RESCTRL,
             unit="GB/s",
         ),

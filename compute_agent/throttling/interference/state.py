@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from compute_agent.kept_json import read_number, text
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.throttling.actions import GuestLimits
 from compute_agent.throttling.interference.cases import MAX_RELAPSES, CasePhase, InterferenceCase
 from compute_agent.throttling.interference.evidence import HALF_LIFE, SignalBaseline, SignalTrack
+from compute_agent.throttling.levers import GuestLimits
 
 ASIDE_SECONDS: Final = 3600.0
 """Seconds without a new case for a pair of victim and suspect. The time begins with the verdict not guilty,

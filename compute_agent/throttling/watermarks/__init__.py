@@ -13,11 +13,11 @@ Nouns
 
 Modules
     - ``metrics`` describes metrics and orders of guests. Other packages add metrics by entry points.
-      ``sources`` has metrics of commands and Prometheus queries, and ``expressions`` has metrics that are
-      computed from other metrics.
+      ``expressions`` has metrics that are computed from other metrics.
     - ``sections`` has the watermarks of a configuration.
     - ``breaches`` compares snapshots with the thresholds over time.
-    - ``plan`` decides the actions of a round. ``state`` has the limits and evictions of earlier rounds.
+    - ``plan`` decides the actions of a round. ``state`` has the actions, and the limits and evictions of
+      earlier rounds.
 
 A worked example
     Three best-effort guests use 1, 4 and 3 cores, and each has 4 guest CPUs. A watermark throttles down above

@@ -1,8 +1,4 @@
-"""Breaches: how long the usage of a metric has been above a threshold.
-
-All functions are pure. A *watch* is one watermark on one domain for one action. Its *streak* is the number of
-successive rounds with usage above the threshold of the action.
-"""
+"""Breaches: how long the usage of a metric has been above a threshold. All functions are pure."""
 
 from __future__ import annotations
 
@@ -24,6 +20,7 @@ from compute_agent.throttling.watermarks.sections import (
     WatermarkRules,
     WatermarkSection,
 )
+from compute_agent.throttling.watermarks.state import ThrottleAction
 from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 
 
@@ -78,7 +75,7 @@ def observe_usage(
             # the domain, so that the quiet time begins with the first round.
             for domain in domains or {""}:
                 watch = WatermarkWatch(watermark.name, action, domain)
-                if watermark.threshold_for(action) is not None:
+                if action in watermark.thresholds:
                     # A new watch is quiet from now on, because the usage before is not known.
                     before = streaks.get(watch, ThresholdStreak(quiet_since=snapshot.time))
                     streak = _next_streak(before, watermark, watch, snapshot)
@@ -240,6 +237,10 @@ class ThresholdExceeded:
         """How guests are throttled: by the metric's lever, on the domain with the breach."""
         return ThrottleControl(self.used_lever.name, self.series.domain)
 
+    def throttle_action(self, guest: str, limit: float) -> ThrottleAction:
+        """The action that sets a guest's limit because of this breach."""
+        return ThrottleAction(guest, self.used_knob, limit, self.metric.name, self.watermark.name)
+
     def is_closed(self, usage: float) -> bool:
         """Whether ``usage``, in the metric's unit, is at or below the target."""
         # Usage is compared with a tolerance, so that an error of rounding does not lead to another step.
@@ -250,13 +251,12 @@ class ThresholdExceeded:
 
         :param untouchable: uuids of guests on which no action is possible in this round.
         """
-        selector = self.watermark.selector
         # A limit is a part of the guest's allotment, so a guest without an allotment cannot be throttled.
         knob = None if self.action is WatermarkAction.EVICT else self.used_knob
         for guest in snapshot.guests.values():
             if (
                 guest.uuid not in untouchable
-                and selector.selects_guest(guest)
+                and self.watermark.selects_guest(guest)
                 and (knob is None or knob in guest.allotments)
             ):
                 yield guest

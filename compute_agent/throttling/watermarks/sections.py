@@ -1,8 +1,4 @@
-"""Reads the ``[watermark:NAME]`` sections of a configuration, and finds contradictions between them.
-
-``WatermarkRules`` combines the watermarks with the registry of metrics and the sizes of throttling steps.
-``WatermarkRules`` also computes the expected effects of actions.
-"""
+"""Reads the ``[watermark:NAME]`` sections of a configuration, and finds contradictions between them."""
 
 from __future__ import annotations
 
@@ -68,41 +64,16 @@ Schedules = Mapping[WatermarkAction, tuple[tuple[WeekPeriod, WatermarkThreshold]
 
 
 @dataclass(frozen=True, slots=True)
-class GuestSelector:
-    """Selects the guests on which a watermark acts.
-
-    - ``classes`` are the QoS classes of these guests; empty for all classes.
-    - ``max_priority`` is the highest priority of these guests; None for all priorities.
-    """
-
-    classes: frozenset[str] = frozenset()
-    max_priority: int | None = None
-
-    def selects_guest(self, guest: GuestUsage) -> bool:
-        """Whether the watermark can act on this guest; False for each protected guest."""
-        return (
-            not guest.protected
-            and (not self.classes or guest.qos_class in self.classes)
-            and (self.max_priority is None or guest.priority <= self.max_priority)
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class WatermarkSection:
     """One section ``[watermark:NAME]``.
 
-    :ivar throttle_down: usage above which guests are limited; None means that the section limits no guests.
-    :ivar throttle_up: usage below which limits are raised again; None means that the section raises no
-        limits.
-    :ivar evict: usage above which guests are evicted; None means that the section evicts no guests.
-    :ivar disable_scheduling: usage above which new guests are kept away; None means that the section never
-        does so.
-    :ivar reclaim: usage above which unused memory is reclaimed; None means that the section reclaims no
-        memory.
+    :ivar thresholds: the usage above which each action is taken; for ``THROTTLE_UP``, the usage below which
+        limits are raised again. The section does not take an action without a threshold.
     :ivar for_samples: number of successive rounds with usage above a threshold before the section acts.
     :ivar cool_down: seconds without usage above a threshold before limits are raised.
     :ivar preview: whether actions are only reported, and not carried out.
-    :ivar selector: the guests on which the section acts.
+    :ivar qos_classes: the classes of the guests on which the section acts; empty for all classes.
+    :ivar max_priority: the highest priority of these guests; None for all priorities.
     :ivar scheduled: thresholds that replace the usual thresholds in periods of the week.
     :ivar external: whether the metric comes from outside the kernel; see :class:`WatermarkMetric`.
     :ivar steps: the sizes of steps by which the section changes limits; None means the sizes in ``[qos]``.
@@ -114,15 +85,12 @@ class WatermarkSection:
 
     name: str
     metric: str
-    throttle_down: WatermarkThreshold | None = None
-    throttle_up: WatermarkThreshold | None = None
-    evict: WatermarkThreshold | None = None
-    disable_scheduling: WatermarkThreshold | None = None
-    reclaim: WatermarkThreshold | None = None
+    thresholds: Mapping[WatermarkAction, WatermarkThreshold] = field(default_factory=dict)
     for_samples: int = 1
     cool_down: float = 0.0
     preview: bool = False
-    selector: GuestSelector = GuestSelector()
+    qos_classes: frozenset[str] = frozenset()
+    max_priority: int | None = None
     scheduled: Schedules = field(default_factory=dict)
     external: bool = False
     steps: ThrottleSteps | None = None
@@ -130,20 +98,27 @@ class WatermarkSection:
     evict_grace: float | None = None
     evict_at_once: int | None = None
 
+    def selects_guest(self, guest: GuestUsage) -> bool:
+        """Whether the section can act on this guest; False for each protected guest."""
+        return (
+            not guest.protected
+            and (not self.qos_classes or guest.qos_class in self.qos_classes)
+            and (self.max_priority is None or guest.priority <= self.max_priority)
+        )
+
     def at_moment(self, moment: WeekMoment) -> WatermarkSection:
         """The section with the thresholds that hold at ``moment``."""
-        found: dict[str, Any] = {
-            action.value: threshold
+        found = {
+            action: threshold
             for action, entries in self.scheduled.items()
             for period, threshold in entries
             if period.has_moment(moment)
         }
-        return replace(self, **found) if found else self
+        return replace(self, thresholds={**self.thresholds, **found}) if found else self
 
     def threshold_for(self, action: WatermarkAction) -> WatermarkThreshold | None:
         """The threshold of an action; None if the section does not take the action."""
-        found: WatermarkThreshold | None = getattr(self, action.value)
-        return found
+        return self.thresholds.get(action)
 
     def threshold_amount(self, action: WatermarkAction, snapshot: UsageSnapshot, domain: str) -> float | None:
         """The threshold of an action on a domain, in the metric's unit.
@@ -182,22 +157,23 @@ def parse_watermarks(
     watermarks = []
     for name, options in family_sections(conf, WATERMARK):
         metric = _find_metric(name, options.metric, registry)
-        thresholds: dict[str, WatermarkThreshold | None] = {}
-        scheduled: dict[WatermarkAction, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]] = {}
-        for action in WatermarkAction:
-            found, entries = _read_thresholds(name, action, options[action.value], metric)
-            thresholds[action.value] = found
-            if entries:
-                scheduled[action] = entries
+        found = {
+            action: _read_thresholds(f"[{WATERMARK}{name}] {action}", action, text, metric)
+            for action in WatermarkAction
+            if (text := options[action.value]) is not None
+        }
         watermark = WatermarkSection(
             name,
             metric.name,
-            **thresholds,
+            {action: threshold for action, (threshold, _) in found.items()},
             for_samples=options.for_samples,
             cool_down=options.cool_down,
             preview=options.mode == "preview",
-            selector=_read_selector(name, options, classes),
-            scheduled=scheduled,
+            qos_classes=read_classes(
+                f"[{WATERMARK}{name}] qos_classes", options.qos_classes, classes, limited=True
+            ),
+            max_priority=options.max_priority,
+            scheduled={action: entries for action, (_, entries) in found.items() if entries},
             external=metric.external,
             steps=_read_steps(conf, options),
             order=tuple(CRITERIA[word] for word in options.order) or None,
@@ -284,21 +260,17 @@ def _check_watermark(watermark: WatermarkSection) -> None:
 
     :raises ConfigError: the section has no threshold, mixes units, or evicts before it throttles.
     """
-    if all(watermark.threshold_for(action) is None for action in WatermarkAction):
+    thresholds = watermark.thresholds
+    if not thresholds:
         raise ConfigError(f"[{WATERMARK}{watermark.name}] has no threshold: {', '.join(WatermarkAction)}")
-    thresholds = [
-        (action, found)
-        for action in WatermarkAction
-        if (found := watermark.threshold_for(action)) is not None
-    ]
     # A percentage and an amount cannot be compared here, because the host's capacity is not known yet.
-    if len({threshold.relative for _, threshold in thresholds}) > 1:
-        listed = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds)
+    if len({threshold.relative for threshold in thresholds.values()}) > 1:
+        listed = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds.items())
         raise ConfigError(f"[{WATERMARK}{watermark.name}] mixes percentages and amounts: {listed}")
     # The order is checked only within a section, because another section can evict guests of other classes at
     # a lower threshold.
     for (first, done), (then, do) in itertools.combinations(_ESCALATION.items(), 2):
-        low, high = watermark.threshold_for(first), watermark.threshold_for(then)
+        low, high = thresholds.get(first), thresholds.get(then)
         if low is not None and high is not None and high.value < low.value:
             raise ConfigError(
                 f"{_option_name(watermark, then)} = {high} is below {first} = {low}: guests would be {do}"
@@ -309,10 +281,8 @@ def _check_watermark(watermark: WatermarkSection) -> None:
 def _check_same_kind(watermarks: Sequence[WatermarkSection]) -> None:
     kinds: dict[bool, WatermarkSection] = {}
     for watermark in watermarks:
-        for action in WatermarkAction:
-            threshold = watermark.threshold_for(action)
-            if threshold is not None:
-                kinds.setdefault(threshold.relative, watermark)
+        for threshold in watermark.thresholds.values():
+            kinds.setdefault(threshold.relative, watermark)
     # The lowest threshold decides, and a percentage cannot be compared with an amount.
     if len(kinds) > 1:
         raise ConfigError(
@@ -324,11 +294,7 @@ def _check_same_kind(watermarks: Sequence[WatermarkSection]) -> None:
 def _lowest_threshold(
     watermarks: Iterable[WatermarkSection], action: WatermarkAction
 ) -> tuple[WatermarkSection, WatermarkThreshold] | None:
-    found = [
-        (watermark, threshold)
-        for watermark in watermarks
-        if (threshold := watermark.threshold_for(action)) is not None
-    ]
+    found = [(one, one.thresholds[action]) for one in watermarks if action in one.thresholds]
     return min(found, key=lambda pair: pair[1].value, default=None)
 
 
@@ -341,15 +307,12 @@ def _find_metric(name: str, text: str | None, registry: MetricRegistry) -> Water
 
 
 def _read_thresholds(
-    name: str, action: WatermarkAction, text: str | None, metric: WatermarkMetric
-) -> tuple[WatermarkThreshold | None, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]]:
+    section: str, action: WatermarkAction, text: str, metric: WatermarkMetric
+) -> tuple[WatermarkThreshold, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]]:
     """Read the option of one action: its usual threshold, and the thresholds of periods.
 
     :raises ConfigError: the text is wrong, or the metric does not support the action.
     """
-    if text is None:
-        return None, ()
-    section = f"[{WATERMARK}{name}] {action}"
     if action in (WatermarkAction.THROTTLE_DOWN, WatermarkAction.THROTTLE_UP) and not metric.can_throttle:
         raise ConfigError(f"{section}: guests cannot be throttled for {metric.name}")
     if action is WatermarkAction.RECLAIM and not metric.reclaimable:
@@ -395,19 +358,20 @@ def _read_condition(section: str, action: WatermarkAction, text: str) -> Waterma
     return parse_threshold(word, MetricUnit.CONDITION)
 
 
-def _read_selector(name: str, options: Any, classes: QosClasses) -> GuestSelector:
-    chosen: Collection[str] = options.qos_classes
-    for qos_class in chosen:
-        section = f"[{WATERMARK}{name}] qos_classes"
-        if qos_class not in classes.classes:
+def read_classes(option: str, names: Collection[str], classes: QosClasses, limited: bool) -> frozenset[str]:
+    """Check the names of classes in an option.
+
+    :param limited: whether the option names classes of guests that can be limited.
+    :raises ConfigError: a class does not exist, or the agent never limits it; the text names the option.
+    """
+    for name in names:
+        if name not in classes.classes:
             known = ", ".join(sorted(classes.classes))
-            raise ConfigError(f"{section}: there is no class {qos_class!r}; there are {known}")
-        # The section is refused, because it would have no effect: the agent never acts on such a class.
-        if classes.is_protected(qos_class, dedicated=False):
-            raise ConfigError(
-                f"{section}: {qos_class} is above [qos] highest_class and the agent never limits it"
-            )
-    return GuestSelector(frozenset(chosen), options.max_priority)
+            raise ConfigError(f"{option}: there is no class {name!r}; there are {known}")
+        # The option is refused, because it would have no effect: the agent never limits such a class.
+        if limited and classes.is_protected(name, dedicated=False):
+            raise ConfigError(f"{option}: {name} is above [qos] highest_class and the agent never limits it")
+    return frozenset(names)
 
 
 def _option_name(watermark: WatermarkSection, action: WatermarkAction) -> str:
@@ -416,7 +380,7 @@ def _option_name(watermark: WatermarkSection, action: WatermarkAction) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkRules:
-    """The configuration for decisions.
+    """The configuration for decisions, which also computes the expected effects of actions.
 
     With a ``margin`` of 0.1, actions free a tenth more than the excess.
     """
@@ -466,9 +430,7 @@ class WatermarkRules:
 
     def of_metric(self, metric: str, action: WatermarkAction) -> list[WatermarkSection]:
         """The watermarks of a metric that have a threshold for an action."""
-        return [
-            one for one in self.watermarks if one.metric == metric and one.threshold_for(action) is not None
-        ]
+        return [one for one in self.watermarks if one.metric == metric and action in one.thresholds]
 
     def throttled_series(self, state: WatermarkState) -> list[MetricSeries]:
         """The series (a metric on one domain) for which guests can be limited now."""
@@ -556,8 +518,8 @@ def find_unenforceable(
         if reasons := [unmeasured_metrics[one] for one in needed if one in unmeasured_metrics]:
             yield f"{section} metric = {watermark.metric}: the agent never acts, because {reasons[0]}"
         elif lever and (reason := unusable_levers.get(lever.name)):
-            if watermark.throttle_down:
+            if WatermarkAction.THROTTLE_DOWN in watermark.thresholds:
                 yield f"{section} throttle_down: no guest is throttled, because {reason}"
             # A reclaim of memory needs swap, as the lever of the metric does.
-            if watermark.reclaim:
+            if WatermarkAction.RECLAIM in watermark.thresholds:
                 yield f"{section} reclaim: no memory is reclaimed, because {reason}"

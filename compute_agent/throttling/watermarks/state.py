@@ -1,4 +1,7 @@
-"""The state of watermarks: limits in force, evictions in progress, and the scheduling switch.
+"""The actions that watermarks plan, and the state after them: limits, evictions, and the scheduling switch.
+
+Actions are frozen values that an executor carries out. Interference between guests has decisions of another
+type, ``interference.cases.CaseDecision``. The same executor carries out all actions and decisions.
 
 The state is frozen. The state after an action is a new object. The state file of throttling has the state as
 JSON, so that the state outlives the agent.
@@ -6,22 +9,103 @@ JSON, so that the state outlives the agent.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from compute_agent.kept_json import text
+from compute_agent.kept_json import read_number, text
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.throttling.actions import (
-    EvictAction,
-    GuestLimits,
-    ReclaimAction,
-    RestoreAction,
-    SwitchScheduling,
-    ThrottleAction,
-    WatermarkAct,
-)
+from compute_agent.throttling.levers import GuestLimits
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchScheduling:
+    """Keep new guests away (``off``) or let them in; ``watermarks`` names the exceeded sections."""
+
+    off: bool
+    watermarks: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"keep new guests away for {', '.join(self.watermarks)}" if self.off else "let new guests in"
+
+
+@dataclass(frozen=True, slots=True)
+class EvictAction:
+    """The action to make a guest leave the host, because the host's usage of ``metric`` is too high.
+
+    ``watermark`` is the name of the section with the exceeded threshold; empty in a state that an older
+    release saved. ``grace`` is the number of seconds that the guest has to end; None means ``[qos]
+    evict_grace``.
+    """
+
+    guest: str
+    metric: str
+    watermark: str = ""
+    grace: float | None = None
+
+    def __str__(self) -> str:
+        return f"evict {self.guest} for {self.metric} ({self.watermark})"
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimAction:
+    """The action to reclaim ``amount`` bytes of a guest's memory, because usage of ``metric`` is too high.
+
+    The kernel writes unused memory to swap. A reclaim sets no limit, so nothing has to be undone later.
+    """
+
+    guest: str
+    amount: int
+    metric: str
+    watermark: str
+
+    def __str__(self) -> str:
+        return f"reclaim {self.amount >> 20} MiB of {self.guest} for {self.metric} ({self.watermark})"
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleAction:
+    """The action to set or lower the limit of a guest, because usage of ``metric`` is too high.
+
+    ``watermark`` is the name of the section with the exceeded threshold. ``knob`` says what is limited,
+    such as the CPU quota. ``limit`` is the new limit in the lever's unit, such as cores.
+    """
+
+    guest: str
+    knob: ThrottleControl
+    limit: float
+    metric: str
+    watermark: str
+
+    def __str__(self) -> str:
+        return f"throttle {self.guest} to {self.limit:g} of {self.knob} for {self.metric} ({self.watermark})"
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreAction:
+    """The action to raise the limit ``knob`` of a guest to ``limit``; None removes the limit."""
+
+    guest: str
+    knob: ThrottleControl
+    limit: float | None
+
+    def __str__(self) -> str:
+        to = "everything" if self.limit is None else f"{self.limit:g}"
+        return f"restore {self.guest} to {to} of {self.knob}"
+
+
+WatermarkAct = SwitchScheduling | EvictAction | ReclaimAction | ThrottleAction | RestoreAction
+
+
+def takes_away(action: WatermarkAct) -> bool:
+    """Whether an action restricts guests: it throttles, reclaims memory, evicts, or keeps new guests away.
+
+    The executor saves a restricting action to the state file before it carries out the action. Watermarks in
+    preview report only restricting actions.
+    """
+    return action.off if isinstance(action, SwitchScheduling) else not isinstance(action, RestoreAction)
+
 
 MAX_RELAPSES: Final = 4
 """Maximum number of relapses that count.
@@ -29,6 +113,9 @@ MAX_RELAPSES: Final = 4
 Each relapse doubles the cool-down, up to 16 times its length. So a cool-down of minutes can become an hour or
 more.
 """
+
+_MAX_NUMBER: Final = sys.float_info.max
+"""The largest number in the state file. A larger whole number cannot be converted to a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +125,6 @@ class ThrottledGuest:
     guest: str
     knob: ThrottleControl
     limit: float
-
-
-@dataclass(frozen=True, slots=True)
-class PendingEviction:
-    """An eviction in progress.
-
-    - ``metric`` is the metric because of which the guest has to leave.
-    - ``grace`` is the number of seconds that the guest has to end; None means ``[qos] evict_grace``.
-    - ``watermark`` is the name of the section; empty in a state that an older release saved.
-    """
-
-    guest: str
-    metric: str
-    grace: float | None = None
-    watermark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +144,7 @@ class WatermarkState:
     """
 
     throttles: tuple[ThrottledGuest, ...] = ()
-    evictions: tuple[PendingEviction, ...] = ()
+    evictions: tuple[EvictAction, ...] = ()
     scheduling_off: bool | None = None
     relapses: Mapping[str, int] = field(default_factory=dict)
     giving_back: frozenset[str] = frozenset()
@@ -106,8 +178,7 @@ class WatermarkState:
                 # A second plan of the same round can evict a guest again.
                 if action.guest in self.evicting_guests:
                     return self
-                pending = PendingEviction(action.guest, action.metric, action.grace, action.watermark)
-                return replace(self, evictions=(*self.evictions, pending))
+                return replace(self, evictions=(*self.evictions, action))
             # A reclaim sets no limit, so a later run of the agent has nothing to remove.
             case ReclaimAction():
                 return self
@@ -187,7 +258,7 @@ def state_from_json(content: Any) -> WatermarkState:
         evicting = content.get("evicting_watermarks", {})
         evictions = tuple(
             replace(one, watermark=text(evicting.get(one.guest, "")))
-            for one in (_pending_eviction(*each) for each in content["evictions"])
+            for one in (_eviction_from_json(*each) for each in content["evictions"])
         )
         off = content["scheduling_off"]
         # The numbers 0 and 1 also pass this test, and mean False and True.
@@ -199,24 +270,20 @@ def state_from_json(content: Any) -> WatermarkState:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
 
 
-def _eviction_to_json(eviction: PendingEviction) -> list[Any]:
+def _eviction_to_json(eviction: EvictAction) -> list[Any]:
     # If there is no grace period, the third field is left out, so that an older release can read the file.
     grace = [] if eviction.grace is None else [eviction.grace]
     return [eviction.guest, eviction.metric, *grace]
 
 
-def _pending_eviction(guest: Any, metric: Any, grace: Any = None) -> PendingEviction:
-    return PendingEviction(text(guest), text(metric), None if grace is None else _parse_grace(grace))
-
-
-def _parse_grace(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{value!r} is not a time in seconds")
-    return float(value)
+def _eviction_from_json(guest: Any, metric: Any, grace: Any = None) -> EvictAction:
+    return EvictAction(
+        text(guest), text(metric), grace=None if grace is None else read_number(grace, _MAX_NUMBER)
+    )
 
 
 def _positive_limit(value: Any) -> float:
-    # The agent never writes 0, which would stop a guest, or NaN, which would defeat every comparison.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    # The agent never writes 0, which would stop a guest.
+    if (limit := read_number(value, _MAX_NUMBER)) == 0:
         raise ValueError(f"{value!r} is not a limit")
-    return float(value)
+    return limit

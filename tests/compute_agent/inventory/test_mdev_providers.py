@@ -14,7 +14,8 @@ from compute_agent.inventory.device_spec import parse_device_specs
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree, device_of
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.messages import ConfigError
-from compute_agent.promises.devices import cards_of, device_faults
+from compute_agent.promises.facts import cards_of
+from compute_agent.promises.verdict import device_faults
 from compute_agent.report.held_amounts import without_foreign_devices
 from compute_agent.report.plan import ReportedProvider
 from tests.compute_agent.agent.cache_agent import host_tree

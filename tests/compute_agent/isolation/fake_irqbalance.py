@@ -34,7 +34,7 @@ class FakeBalancer:
         self._woken = threading.Event()
         if not hangs:
             self._woken.set()
-        self._ends = False
+        self.has_ended = False
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -48,7 +48,7 @@ class FakeBalancer:
 
     def end(self, leaves_socket=False):
         """End the process. A killed process leaves its socket behind."""
-        self._ends = True
+        self.has_ended = True
         self._woken.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
@@ -58,7 +58,7 @@ class FakeBalancer:
 
     def _serve(self):
         self._woken.wait()
-        while not self._ends:
+        while not self.has_ended:
             try:
                 connection, _ = self._listener.accept()
             except OSError:

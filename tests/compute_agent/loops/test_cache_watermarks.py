@@ -60,7 +60,7 @@ class Cached(Overload):
         return wanted[0] if wanted else 100
 
     def read(self):
-        """Return the use of caches, as a CacheReader does."""
+        """Return the use of caches, as MonitoredCaches does."""
         used = {uuid: GIB * self.demand[uuid] * self.percent(uuid) / 100 for uuid in self.driver.running}
         return CacheReading(
             bandwidth={"0": sum(used.values()), "1": GIB},

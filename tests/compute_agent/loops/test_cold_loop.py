@@ -14,7 +14,7 @@ from compute_agent.loops import cold_memory
 from compute_agent.loops.cold_memory import PAUSE, ColdMemoryLoop
 from compute_agent.model.resource import RECLAIMED_MEMORY
 from compute_agent.pipeline.guest_cache import GuestView
-from compute_agent.reclaim.cold_memory import CALM_SECONDS
+from compute_agent.reclaim.zone import CALM_SECONDS
 from tests.compute_agent.builders import build_guest
 from tests.compute_agent.fakes import FakeDriver
 

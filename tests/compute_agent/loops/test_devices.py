@@ -10,7 +10,7 @@ from compute_agent.inventory.device_spec import parse_device_specs
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.loops.devices import DeviceSource
 from compute_agent.pipeline.guest_cache import GuestView, UnclaimedHolding
-from compute_agent.promises.devices import held_devices
+from compute_agent.promises.facts import held_devices
 from tests.compute_agent.builders import build_guest
 from tests.compute_agent.host.pci_trees import FakeDevice, make_pci_tree
 from tests.compute_agent.inventory.machines import machine

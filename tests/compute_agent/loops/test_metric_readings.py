@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from compute_agent.loops.metric_sources import SourceAwayError, parse_answer, read_value
-from compute_agent.throttling.watermarks.sources import MetricSource
+from compute_agent.throttling.settings import MetricSource
 
 
 def command(script, timeout=10.0):

@@ -10,9 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.loops.metric_sources import MetricSources
 from compute_agent.model.messages import ConfigError
-from compute_agent.throttling.settings import read_settings
+from compute_agent.throttling.settings import MetricSource, read_settings
 from compute_agent.throttling.watermarks.metrics import BUILT_IN, MetricRegistry
-from compute_agent.throttling.watermarks.sources import MetricSource
 from tests.compute_agent.builders import load_text
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.loops.overload import Overload

@@ -90,7 +90,7 @@ def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_pat
         for guest in guests:
             group = f"mon_groups/x.mon.{guest.uuid}"
             assert read_tasks(control.files, group) == {guest.pid}
-        assert monitor.unmonitored_guests == frozenset()
+        assert monitor.groups.unmonitored_guests == frozenset()
     finally:
         for child in children:
             child.kill()

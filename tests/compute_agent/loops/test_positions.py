@@ -12,7 +12,7 @@ from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.loops.host_attributes import PositionReporter, acting_at
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
-from compute_agent.throttling.watermarks.sections import WatermarkRules, WatermarkSection
+from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkRules, WatermarkSection
 from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
 from tests.compute_agent.loops.configurations import configuration
 
@@ -24,8 +24,10 @@ BELOW = ProviderNode("host_NUMA_0", "n", "r")
 BUSY = WatermarkSection(
     "busy",
     "cpu_usage",
-    throttle_down=WatermarkThreshold(90, relative=True),
-    evict=WatermarkThreshold(99, relative=True),
+    {
+        WatermarkAction.THROTTLE_DOWN: WatermarkThreshold(90, relative=True),
+        WatermarkAction.EVICT: WatermarkThreshold(99, relative=True),
+    },
 )
 
 

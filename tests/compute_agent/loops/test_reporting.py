@@ -18,7 +18,7 @@ from compute_agent.pipeline.events import HostStateChanged, StartGuest
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.policy import POLICIES
-from compute_agent.promises.devices import cards_of, held_devices
+from compute_agent.promises.facts import cards_of, held_devices
 from compute_agent.report.answers import ConflictError, CredentialsError, PlacementError, UnavailableError
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.root_provider import DisableCause

@@ -112,7 +112,7 @@ def monitored(kernel, *guests):
     deadline = time.monotonic() + 60
     while True:
         caches = kernel.take(*guests)
-        if not kernel.monitor.unmonitored_guests or MOUNT is None or time.monotonic() > deadline:
+        if not kernel.monitor.groups.unmonitored_guests or MOUNT is None or time.monotonic() > deadline:
             return {guest for guest, found in caches.items() if guest and found}
         time.sleep(0.5)
 
@@ -172,8 +172,8 @@ def test_when_the_kernel_has_no_more_rmids_the_least_important_go_without(kernel
     # The kernel may also hold the last RMIDs back for a while, because their data is still in the cache.
     most = wait_for(take_monitored, "an RMID is free", pause=0.2)
     assert len(most) <= 3
-    assert kernel.monitor.unmonitored_guests == {one.guest for one in guests} - most
-    assert kernel.monitor.exhaustion_count == 1
+    assert kernel.monitor.groups.unmonitored_guests == {one.guest for one in guests} - most
+    assert kernel.monitor.groups.exhaustion_count == 1
     if MOUNT is None:
         assert most == {"g5"}  # half of the three are kept for control groups to come, rounded up
 

@@ -323,9 +323,9 @@ def test_when_rmids_run_out_guests_of_higher_priority_have_them(tree, rmids, mon
         for time in (0.0, 1.0, SYNC_SECONDS, 2 * SYNC_SECONDS):
             found = uses(monitor.measure_targets([LS, BE, *guests], time))
     assert sorted(name for name, use in found.items() if use.caches) == sorted(["LS", "BE", *monitored])
-    assert monitor.unmonitored_guests == {one.guest for one in guests} - set(monitored)
+    assert monitor.groups.unmonitored_guests == {one.guest for one in guests} - set(monitored)
     scarce = len(monitored) < 3
-    assert monitor.exhaustion_count == scarce
+    assert monitor.groups.exhaustion_count == scarce
     assert len([record for record in caplog.records if "too few RMIDs" in record.message]) == scarce
 
 
@@ -334,12 +334,12 @@ def test_a_monitored_guest_takes_precedence_over_new_ones_of_its_priority(tree):
     monitor = CacheMonitor(made.files, made.platform, "a.")
     monitor.measure_targets([LS, BE, monitored_guest("z")], 0.0)
     monitor.measure_targets([LS, BE, monitored_guest("z"), monitored_guest("a")], 1.0)
-    assert monitor.unmonitored_guests == {"a"}
+    assert monitor.groups.unmonitored_guests == {"a"}
     monitor.measure_targets([LS, BE, monitored_guest("z"), monitored_guest("a", priority=1)], 2.0)
-    assert monitor.unmonitored_guests == {"z"}
+    assert monitor.groups.unmonitored_guests == {"z"}
     monitor.measure_targets([LS, BE, monitored_guest("a", priority=1)], 3.0)
-    assert monitor.unmonitored_guests == frozenset()
-    assert monitor.exhaustion_count == 1
+    assert monitor.groups.unmonitored_guests == frozenset()
+    assert monitor.groups.exhaustion_count == 1
 
 
 def test_rmids_are_left_for_control_groups_to_come(tree):
@@ -366,10 +366,10 @@ def test_an_rmid_that_is_busy_costs_the_least_important_guest_for_a_while(tree, 
     monkeypatch.setattr(files, "make_folder", refuse)
     monitor = CacheMonitor(files, made.platform, "a.")
     monitor.measure_targets([LS, monitored_guest("a"), monitored_guest("b")], 0.0)
-    assert monitor.unmonitored_guests == {"a"}
+    assert monitor.groups.unmonitored_guests == {"a"}
     busy.clear()
     monitor.measure_targets([LS, monitored_guest("a"), monitored_guest("b")], SYNC_SECONDS)
-    assert monitor.unmonitored_guests == frozenset()
+    assert monitor.groups.unmonitored_guests == frozenset()
 
 
 # Counters that have to be assigned
@@ -390,7 +390,7 @@ def test_counters_go_to_control_groups_then_to_guests_by_priority(tree):
     for group in groups:
         assert made.files.assigned(group) == {(0, "mbm_total_bytes"), (1, "mbm_total_bytes")}, group
     # in a group without a counter it would be missing from its class
-    assert monitor.unmonitored_guests == {"low"}
+    assert monitor.groups.unmonitored_guests == {"low"}
     made.files.count("a.class.LS", 0, total=7)
     made.files.count("a.class.LS/mon_groups/a.mon.high", 0, total=5)
     found = uses(monitor.measure_targets([LS, BE, *guests], 1.0))
@@ -424,7 +424,7 @@ def test_counters_of_others_are_not_taken(tree):
     guests = [monitored_guest(name) for name in "abcdef"]
     monitor.measure_targets([LS, BE, *guests], 0.0)
     assert made.files.assigned("theirs") == theirs
-    assert len(monitor.unmonitored_guests) == 3
+    assert len(monitor.groups.unmonitored_guests) == 3
 
 
 def test_a_round_without_changes_opens_no_file(tree, monkeypatch):

@@ -23,7 +23,7 @@ def finished(evictor, count=1):
 def test_allocation_is_given_back_after_the_guest_has_left():
     calls = []
     evictor = GuestEvictor(
-        lambda guest: calls.append(("stop", guest)), lambda guest: calls.append(("give", guest))
+        lambda guest, grace: calls.append(("stop", guest)), lambda guest: calls.append(("give", guest))
     )
     evictor.begin_eviction("a")
     assert finished(evictor) == {"a": None}
@@ -32,7 +32,7 @@ def test_allocation_is_given_back_after_the_guest_has_left():
 
 
 def test_allocation_is_kept_when_the_guest_stays():
-    def stop(guest):
+    def stop(guest, grace):
         raise EvictionFailedError("it does not want to")
 
     given = []
@@ -46,7 +46,7 @@ def test_allocation_that_cannot_be_given_back_is_a_failure():
     def give_back(guest):
         raise OSError("placement is away")
 
-    evictor = GuestEvictor(lambda guest: None, give_back)
+    evictor = GuestEvictor(lambda guest, grace: None, give_back)
     evictor.begin_eviction("a")
     assert str(finished(evictor)["a"]) == "placement is away"
 
@@ -54,7 +54,7 @@ def test_allocation_that_cannot_be_given_back_is_a_failure():
 def test_guest_is_told_once_while_it_is_leaving_and_may_be_told_again_afterwards():
     go, told = threading.Event(), []
 
-    def stop(guest):
+    def stop(guest, grace):
         told.append(guest)
         go.wait(30)
 
@@ -71,14 +71,14 @@ def test_guest_is_told_once_while_it_is_leaving_and_may_be_told_again_afterwards
 
 def test_way_of_a_metric_replaces_the_stop():
     told = []
-    evictor = GuestEvictor(lambda guest: told.append("stop"), lambda guest: told.append("give back"))
+    evictor = GuestEvictor(lambda guest, grace: told.append("stop"), lambda guest: told.append("give back"))
     evictor.begin_eviction("a", lambda guest: told.append(f"own {guest}"))
     finished(evictor)
     assert told == ["own a", "give back"]
 
 
 def test_evictions_do_not_keep_the_agent_from_ending():
-    evictor = GuestEvictor(lambda guest: time.sleep(60), lambda guest: None)
+    evictor = GuestEvictor(lambda guest, grace: time.sleep(60), lambda guest: None)
     evictor.begin_eviction("a")
     (thread,) = [one for one in threading.enumerate() if one.name == "evict-a"]
     assert thread.daemon

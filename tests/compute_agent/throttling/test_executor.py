@@ -1,4 +1,4 @@
-"""Tests of the executor, which carries out plans: failures, crashes, restarts and preview."""
+"""Tests of the executor, which carries out plans: failures, restarts, preview and reclaims of memory."""
 
 import logging
 
@@ -8,8 +8,9 @@ from prometheus_client import CollectorRegistry
 from compute_agent.events.event import EventOutcome, EventRecorder
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
-from compute_agent.throttling.executor import ThrottleExecutor
+from compute_agent.pipeline.guest_cache import GuestView
+from compute_agent.throttling import executor
+from compute_agent.throttling.executor import MemoryReclaimer, ThrottleExecutor
 from compute_agent.throttling.levers import ThrottleLever
 from compute_agent.throttling.telemetry import ThrottleTelemetry
 from compute_agent.throttling.triggers import WatermarkTrigger
@@ -22,8 +23,17 @@ from compute_agent.throttling.watermarks.metrics import (
     by_usage,
     combined_order,
 )
-from compute_agent.throttling.watermarks.state import PendingEviction, ThrottledGuest, WatermarkState
+from compute_agent.throttling.watermarks.state import (
+    EvictAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
+    ThrottledGuest,
+    WatermarkState,
+)
 from compute_agent.usage.snapshot import GuestAllotment, MetricSeries
+from tests.compute_agent.builders import build_guest
+from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.throttling.watermarks.builders import (
     GIB,
     PRESSURE,
@@ -201,7 +211,7 @@ def test_after_a_restart_limits_are_set_again_and_evictions_go_on():
             ThrottledGuest("gone", QUOTA, 1.0),
             ThrottledGuest("bad", QUOTA, 3.0),
         ),
-        (PendingEviction("c", "memory_usage"),),
+        (EvictAction("c", "memory_usage"),),
         True,
     )
     world = ExecutedWorld(rules(DOWN), state)
@@ -240,7 +250,7 @@ def test_next_guest_is_evicted_when_one_stays(caplog):
     world.actuator.over = {"a": RuntimeError("migrate ended with 1")}
     world.trigger.run_round(snapshot(*both))
     assert world.actuator.calls == [("evict", "a"), ("evict", "b")]
-    assert "evict a for memory_usage" in caplog.text
+    assert "evict a for memory_usage (m): migrate ended" in caplog.text
     assert world.count("evict", "memory_usage", "failed") == 1
     world.actuator.over = {"b": None}
     world.trigger.run_round(snapshot(both[0], time=399.0))
@@ -321,3 +331,61 @@ def test_gauges_tell_what_is_in_force(name, value):
     assert world.registry.get_sample_value(name) == value
     usage = {"metric": "cpu_usage", "domain": ""}
     assert world.registry.get_sample_value("compute_agent_watermark_usage", usage) == 10.0
+
+
+MIB = 2**20
+
+
+class Pipeline:
+    def __init__(self, folder):
+        self.views = [
+            GuestView(build_guest(uuid, pid=1, cgroup=group), {}, None, "", "", (), {}, ())
+            for uuid, group in (("a", str(folder)), ("bare", ""))
+        ]
+
+    def guest_views(self):
+        return self.views
+
+
+@pytest.fixture
+def reclaim(tmp_path, monkeypatch):
+    """Reclaim 256 MiB of a guest. The fake kernel finds ``found`` bytes, or fails with an error."""
+
+    def call(uuid="a", found=256 * MIB, pressure="0.00"):
+        (tmp_path / "memory.pressure").write_text(f"some avg10={pressure} avg60=9.00 avg300=9.00 total=1\n")
+
+        def reclaim_memory(group, amount, seconds, monotonic):
+            assert (group, amount, seconds) == (str(tmp_path), 256 * MIB, 1.0)
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        monkeypatch.setattr(executor, "reclaim_memory", reclaim_memory)
+        MemoryReclaimer(Pipeline(tmp_path), FakeDriver({0})).reclaim_memory(uuid, 256 * MIB)
+
+    return call
+
+
+def test_memory_of_a_guest_is_reclaimed(reclaim):
+    reclaim()
+    reclaim(found=32 * MIB, pressure="10.00")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"found": 16 * MIB}, "found less than 256 MiB"),
+        ({"pressure": "10.01"}, "has waited for memory in 10.01 % of the last 10 seconds"),
+        ({"found": FileNotFoundError(2, "No such file")}, "Linux is older than 5.19|kernel is older than"),
+        ({"found": OSError(22, "Invalid argument")}, "the kernel reclaims no memory"),
+        ({"uuid": "bare"}, "no cgroup v2 group"),
+    ],
+)
+def test_a_guest_without_memory_to_spare_is_left_alone(reclaim, settings, reason):
+    with pytest.raises(DriverError, match=reason):
+        reclaim(**settings)
+
+
+def test_a_guest_that_has_ended_is_no_failure(reclaim):
+    with pytest.raises(GuestGoneError):
+        reclaim("gone")

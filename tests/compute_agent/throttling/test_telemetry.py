@@ -4,10 +4,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from compute_agent.events.event import EventOutcome
-from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
 from compute_agent.throttling.levers import CPU_QUOTA
 from compute_agent.throttling.telemetry import ThrottleTelemetry
-from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.state import (
+    EvictAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
+    WatermarkState,
+)
 from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
 from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 from tests.compute_agent.throttling.watermarks.builders import line

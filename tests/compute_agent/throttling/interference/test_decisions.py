@@ -16,7 +16,6 @@ from compute_agent.throttling.interference.cases import (
     CasePhase,
     InterferenceCase,
 )
-from compute_agent.throttling.interference.decisions import _first_limit
 from compute_agent.throttling.interference.evidence import WINDOW_SECONDS
 from compute_agent.throttling.interference.signals import SIGNALS, GuestReading
 from compute_agent.throttling.interference.state import (
@@ -225,9 +224,9 @@ def test_giving_back_waits_for_trials_of_others_for_some_minutes_and_then_they_w
 @pytest.mark.parametrize(("vcpus", "limit"), [(8.0, 0.8 * 0.8**4 * 3.0), (20.0, 2.0)])
 def test_a_signal_may_begin_with_several_steps_down_to_the_floor(vcpus, limit):
     suspect = GuestReading(facts("hog", vcpus=vcpus), cpu=3.0)
-    found = _first_limit(SIGNALS["cpi"], suspect, QUOTA, ThrottleSteps())
+    found = SIGNALS["cpi"].first_limit(suspect, QUOTA, ThrottleSteps())
     assert found == pytest.approx(limit, abs=0.06)
-    assert _first_limit(SIGNALS["cpi"], replace(suspect, cpu=0.01), QUOTA, ThrottleSteps()) is None
+    assert SIGNALS["cpi"].first_limit(replace(suspect, cpu=0.01), QUOTA, ThrottleSteps()) is None
 
 
 @pytest.mark.parametrize("gone", ["server", "hog"])

@@ -63,10 +63,13 @@ def snapshot(*guests, time=100.0, own=0.0, cpus=100.0, host=None, capacity=None)
 
 def line(name="line", metric="cpu_usage", **settings):
     """A watermark section. Numbers become thresholds in the unit of the metric."""
-    for action in WatermarkAction:
-        if isinstance(settings.get(action), int | float):
-            settings[action] = WatermarkThreshold(float(settings[action]))
-    return WatermarkSection(name, metric, **settings)
+    found = {action: settings.pop(action) for action in WatermarkAction if action in settings}
+    thresholds = {
+        action: WatermarkThreshold(float(one)) if isinstance(one, int | float) else one
+        for action, one in found.items()
+        if one is not None
+    }
+    return WatermarkSection(name, metric, thresholds, **settings)
 
 
 def rules(*lines, margin=0.0, step=0.2, min_share=0.1, registry=None):

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry
 
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.throttling.actions import WatermarkAct
 from compute_agent.throttling.executor import ThrottleExecutor
 from compute_agent.throttling.telemetry import ThrottleTelemetry
 from compute_agent.throttling.triggers import WatermarkTrigger
 from compute_agent.throttling.watermarks.sections import WatermarkRules
-from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.state import WatermarkAct, WatermarkState
 from compute_agent.usage.snapshot import GuestAllotment, GuestUsage, MetricSeries, UsageSnapshot
 
 CPU = ThrottleControl("cpu_quota")

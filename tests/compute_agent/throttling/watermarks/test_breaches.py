@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from compute_agent.throttling.actions import SwitchScheduling
 from compute_agent.throttling.watermarks.breaches import (
     ThresholdStreak,
     WatermarkWatch,
@@ -13,9 +12,9 @@ from compute_agent.throttling.watermarks.breaches import (
     lacks_rates,
     observe_usage,
 )
-from compute_agent.throttling.watermarks.plan import plan_switch
+from compute_agent.throttling.watermarks.plan import make_plan
 from compute_agent.throttling.watermarks.sections import WatermarkAction
-from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.state import SwitchScheduling, WatermarkState
 from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
 from compute_agent.usage.snapshot import MetricSeries, UsageSnapshot
 from tests.compute_agent.throttling.watermarks.builders import CPU, line, rules, seen
@@ -119,7 +118,7 @@ def test_scheduling_resumes_after_a_first_round_without_a_sample():
     by = rules(line("bw", "memory_bandwidth", disable_scheduling=20, for_samples=2, external=True))
     snapshots = [bandwidth(0.0), *(bandwidth(time, *BANDWIDTH) for time in (1.0, 2.0))]
     state = WatermarkState(scheduling_off=True)
-    assert plan_switch(by, snapshots[-1], seen(by, *snapshots), state) == [SwitchScheduling(False)]
+    assert make_plan(by, snapshots[-1], seen(by, *snapshots), state) == (SwitchScheduling(False),)
 
 
 NEAR_LINES = rules(line("busy", "cpu_usage", throttle_down=4, throttle_up=1, disable_scheduling=6))

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.model.messages import ConfigError
-from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
 from compute_agent.throttling.settings import read_settings
 from compute_agent.throttling.watermarks.expressions import MAX_LENGTH, MAX_WORDS, parse_expression
 from compute_agent.throttling.watermarks.metrics import (
@@ -19,7 +18,13 @@ from compute_agent.throttling.watermarks.metrics import (
     WatermarkMetric,
 )
 from compute_agent.throttling.watermarks.plan import make_plan, rehearse_usage
-from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.state import (
+    EvictAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
+    WatermarkState,
+)
 from compute_agent.usage.rounds import MeasuringRound
 from compute_agent.usage.snapshot import MetricSeries
 from tests.compute_agent.builders import load_text

@@ -1,4 +1,4 @@
-"""Tests that a plan of watermarks does what is necessary, and nothing more."""
+"""Tests of plans of watermarks, and of rehearsals at an imagined usage of the host."""
 
 import itertools
 
@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling import levers
-from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
 from compute_agent.throttling.levers import ThrottleLever, ThrottleSteps
 from compute_agent.throttling.watermarks.breaches import observe_usage
 from compute_agent.throttling.watermarks.metrics import (
@@ -20,9 +19,16 @@ from compute_agent.throttling.watermarks.metrics import (
     by_usage,
     combined_order,
 )
-from compute_agent.throttling.watermarks.plan import make_plan, plan_reclaims, plan_throttles
-from compute_agent.throttling.watermarks.sections import GuestSelector
-from compute_agent.throttling.watermarks.state import PendingEviction, ThrottledGuest, WatermarkState
+from compute_agent.throttling.watermarks.plan import make_plan, rehearse_usage
+from compute_agent.throttling.watermarks.state import (
+    EvictAction,
+    ReclaimAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
+    ThrottledGuest,
+    WatermarkState,
+)
 from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
 from compute_agent.usage.snapshot import GuestAllotment, MetricSeries, UsageSnapshot
 from tests.compute_agent.throttling.watermarks.builders import (
@@ -47,6 +53,10 @@ EPSILON = 1e-6
 
 def plan(by, now, state=None, **left_alone):
     return make_plan(by, now, seen(by, now), state or WatermarkState(scheduling_off=False), **left_alone)
+
+
+def planned(kind, by, now, state=None, **left_alone):
+    return [one for one in plan(by, now, state, **left_alone) if isinstance(one, kind)]
 
 
 def limits(actions):
@@ -109,14 +119,13 @@ def test_guest_that_would_free_nothing_is_not_touched():
     ids=["protected", "class not selected", "priority not selected"],
 )
 def test_guests_that_are_not_selected_are_never_touched(shield):
-    selector = GuestSelector(frozenset({"BE"}), max_priority=4)
-    by = rules(line(throttle_down=1, throttle_up=0.5, evict=2, selector=selector))
+    by = rules(line(throttle_down=1, throttle_up=0.5, evict=2, qos_classes={"BE"}, max_priority=4))
     assert plan(by, snapshot(guest("a", 4.0, **shield))) == ()
 
 
 def test_lowest_line_counts_and_a_higher_one_only_for_guests_that_the_lowest_does_not_select():
-    low = line("low", throttle_down=10, throttle_up=1, selector=GuestSelector(frozenset({"BE"})))
-    high = line("high", throttle_down=12, selector=GuestSelector(frozenset({"BE", "LS"})))
+    low = line("low", throttle_down=10, throttle_up=1, qos_classes={"BE"})
+    high = line("high", throttle_down=12, qos_classes={"BE", "LS"})
     by = rules(low, high, min_share=0.5)
     best_effort = guest("be", 4.0)
     others = guest("ls", 4.0, qos_class="LS")
@@ -227,17 +236,16 @@ def test_a_guest_that_uses_nothing_of_what_is_short_stays():
 def test_guest_that_is_being_evicted_counts_as_gone_and_is_not_evicted_twice():
     by = rules(line("memory", "memory_usage", evict=70))
     now = snapshot(guest("a", memory=20.0), guest("b", memory=30.0), guest("c", memory=40.0))
-    on_its_way = WatermarkState(evictions=(PendingEviction("c", "memory_usage"),), scheduling_off=False)
+    on_its_way = WatermarkState(evictions=(EvictAction("c", "memory_usage"),), scheduling_off=False)
     assert plan(by, now, on_its_way) == ()
-    on_its_way = WatermarkState(evictions=(PendingEviction("a", "memory_usage"),), scheduling_off=False)
+    on_its_way = WatermarkState(evictions=(EvictAction("a", "memory_usage"),), scheduling_off=False)
     assert plan(by, snapshot(*now.guests.values(), own=0.0), on_its_way) == ()
     lower = rules(line("memory", "memory_usage", evict=50))
     assert plan(lower, now, on_its_way) == (EvictAction("c", "memory_usage", "memory"),)
 
 
 def test_an_unquantified_metric_evicts_all_guests_that_its_line_selects():
-    selector = GuestSelector(max_priority=0)
-    by = rules(line("psi", "memory_pressure", evict=20, selector=selector))
+    by = rules(line("psi", "memory_pressure", evict=20, max_priority=0))
     now = snapshot(
         guest("a", memory=1.0), guest("b", memory=2.0), guest("dear", memory=9.0, priority=1),
         host={MetricSeries("memory_pressure"): 60.0},
@@ -515,24 +523,24 @@ def test_planning_changes_nothing_of_what_it_is_given():
     now = snapshot(guest("a", 4.0))
     state, streaks = WatermarkState(), seen(by, now)
     before = repr((now, state, streaks))
-    assert plan_throttles(by, now, streaks, state, frozenset())
+    assert make_plan(by, now, streaks, state)
     assert repr((now, state, streaks)) == before
 
 
 def test_memory_is_taken_by_one_bounded_step_of_each_guest_in_a_round():
     by = rules(line("m", "memory_usage", throttle_down=3 * GIB, throttle_up=GIB))
     host = snapshot(memory_guest("a", 3 * GIB), memory_guest("b", 2 * GIB))
-    plan = plan_throttles(by, host, seen(by, host), WatermarkState(), frozenset())
+    actions = planned(ThrottleAction, by, host)
     # From 4 GiB down to the first limits below what they use.
-    assert {one.guest: one.limit for one in plan} == {"a": 2.75 * GIB, "b": 1.75 * GIB}
+    assert {one.guest: one.limit for one in actions} == {"a": 2.75 * GIB, "b": 1.75 * GIB}
 
 
 def test_memory_guest_gets_no_further_step_while_the_kernel_still_reclaims():
     by = rules(line("m", "memory_usage", throttle_down=2 * GIB, throttle_up=GIB))
     state = WatermarkState(throttles=(ThrottledGuest("a", MEMORY_CONTROL, 2.75 * GIB),))
     above, reached = (snapshot(memory_guest("a", used * GIB)) for used in (3, 2.75))
-    assert plan_throttles(by, above, seen(by, above), state, frozenset()) == []
-    (action,) = plan_throttles(by, reached, seen(by, reached), state, frozenset())
+    assert planned(ThrottleAction, by, above, state) == []
+    (action,) = planned(ThrottleAction, by, reached, state)
     assert action.limit == 2.5 * GIB
 
 
@@ -545,12 +553,12 @@ def test_memory_is_reclaimed_from_the_lowest_class_by_as_much_as_is_lacking():
     )
     dear = memory_guest("dear", 3 * GIB, protected=True)
     now = snapshot(be, low, ls, dear, host={MEMORY: 6.3 * GIB})
-    amounts = {one.guest: one.amount for one in plan_reclaims(by, now, seen(by, now), frozenset())}
+    amounts = {one.guest: one.amount for one in planned(ReclaimAction, by, now)}
     # "low" has no more than half of its 4 GiB, which each guest keeps.
     assert amounts == {"be": 0.125 * GIB, "ls": pytest.approx(0.175 * GIB)}
     # A step has at most 256 MiB, and guests at rest are left out.
     full = snapshot(be, low, ls, dear, host={MEMORY: 9 * GIB})
-    steps = {one.guest: one.amount for one in plan_reclaims(by, full, seen(by, full), frozenset({"be"}))}
+    steps = {one.guest: one.amount for one in planned(ReclaimAction, by, full, resting=frozenset({"be"}))}
     assert steps == {"ls": 0.25 * GIB}
 
 
@@ -568,3 +576,54 @@ def test_reclaim_comes_after_evictions_and_before_limits():
     ]
     assert kinds[:2] == [("ReclaimAction", "a"), ("ReclaimAction", "b")]
     assert {name for name, _ in kinds[2:]} == {"ThrottleAction"}
+
+
+BUSY = rules(
+    line(
+        throttle_down=80,
+        evict=WatermarkThreshold(95.0, relative=True),
+        disable_scheduling=90,
+        for_samples=3,
+        preview=True,
+    ),
+    line("memory", "memory_usage", evict=10),
+)
+HOST = snapshot(guest("a", 4.0), guest("b", 4.0, protected=True), own=2.0)
+
+
+def rehearse(usage, metric="cpu_usage", by=BUSY, host=HOST):
+    return rehearse_usage(by, host, WatermarkState(), metric, usage)
+
+
+def test_below_all_thresholds_nothing_would_be_done():
+    assert rehearse("80%") == []
+
+
+def test_above_a_threshold_unprotected_guests_would_be_throttled():
+    (action,) = rehearse("82")
+    assert isinstance(action, ThrottleAction)
+    assert (action.guest, action.knob) == ("a", QUOTA)
+
+
+def test_higher_up_guests_are_kept_away_and_evicted():
+    switch, *rest = rehearse("92%")
+    assert isinstance(switch, SwitchScheduling)
+    assert [type(action) for action in rest] == [ThrottleAction]
+    assert EvictAction("a", "cpu_usage", "line") in rehearse("97%")
+
+
+@pytest.mark.parametrize(
+    ("metric", "usage", "words"),
+    [
+        (
+            "io_pressure",
+            "50%",
+            "no watermark watches io_pressure; the watermarks here watch cpu_usage, memory",
+        ),
+        ("cpu_usage", "much", "'much' is not a threshold"),
+        ("memory_usage", "50%", "the capacity for memory_usage is not known; give a number such as 12G"),
+    ],
+)
+def test_impossible_rehearsals_are_refused(metric, usage, words):
+    with pytest.raises(ValueError, match=words):
+        rehearse(usage, metric)

@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.throttling.actions import RestoreAction
 from compute_agent.throttling.watermarks.breaches import observe_usage
 from compute_agent.throttling.watermarks.plan import forgive_relapses, make_plan
-from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
+from compute_agent.throttling.watermarks.state import RestoreAction, ThrottledGuest, WatermarkState
 from compute_agent.usage.snapshot import GuestAllotment, MetricSeries, UsageSnapshot
 from tests.compute_agent.throttling.watermarks.builders import (
     CPU,

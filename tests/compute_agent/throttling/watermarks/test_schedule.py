@@ -84,7 +84,7 @@ def test_an_amount_may_have_a_blank_before_its_unit(tmp_path):
     conf = load_text(tmp_path, text)
     (section,) = parse_watermarks(conf, MetricRegistry(), parse_classes(conf))
     found = [
-        section.at_moment(at(*one)).evict.value / 2**30
+        section.at_moment(at(*one)).thresholds["evict"].value / 2**30
         for one in ((MON, "9:00"), (SAT, "9:00"), (MON, "23:00"))
     ]
     assert found == [8, 12, 10]

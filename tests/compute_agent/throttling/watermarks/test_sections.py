@@ -1,4 +1,4 @@
-"""Tests of watermark sections in configurations, and of refused configurations."""
+"""Tests of sections [watermark:NAME]: their meaning, and refused or unenforceable ones."""
 
 from pathlib import Path
 
@@ -12,9 +12,10 @@ from compute_agent.resctrl.bandwidth import BandwidthRate
 from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 from compute_agent.throttling.settings import build_rules, read_settings
 from compute_agent.throttling.watermarks.metrics import MetricRegistry, MetricUnit
-from compute_agent.throttling.watermarks.sections import GuestSelector
+from compute_agent.throttling.watermarks.sections import WatermarkAction, find_unenforceable
 from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold, parse_threshold
 from tests.compute_agent.builders import load_options, load_text
+from tests.compute_agent.throttling.watermarks.builders import line, rules
 
 CPU = "[watermark:cpu]\nmetric = cpu_usage\n"
 MEMORY = "[watermark:memory]\nmetric = memory_usage\n"
@@ -41,12 +42,10 @@ def test_section_becomes_a_watermark(read):
     )
     (line,) = rules.watermarks
     assert (line.name, line.metric, line.preview) == ("cpu", "cpu_usage", True)
-    assert line.throttle_down == WatermarkThreshold(80.0, relative=True)
-    assert line.throttle_up == WatermarkThreshold(70.0, relative=True)
-    assert line.evict == WatermarkThreshold(95.0, relative=True)
-    assert line.disable_scheduling == WatermarkThreshold(75.0, relative=True)
+    percents = {"throttle_down": 80.0, "throttle_up": 70.0, "evict": 95.0, "disable_scheduling": 75.0}
+    assert line.thresholds == {name: WatermarkThreshold(one, relative=True) for name, one in percents.items()}
     assert (line.for_samples, line.cool_down) == (5, 60.0)
-    assert line.selector == GuestSelector(frozenset({"BE", "LS"}), 7)
+    assert (line.qos_classes, line.max_priority) == ({"BE", "LS"}, 7)
     assert (rules.steps.step, rules.steps.min_share, rules.margin) == (0.25, 0.2, 0.05)
 
 
@@ -225,3 +224,69 @@ def test_evict_command_that_is_none_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"\[qos\] evict_command: .*No closing quotation"):
         read_settings(conf, MetricRegistry())
     assert read_settings(load_options(), MetricRegistry()).evict_command is None
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_watermarks_are_found_by_metric_and_action(order):
+    lines = [
+        line("cpu", throttle_down=80, throttle_up=60),
+        line("cpu-evict", evict=90),
+        line("bandwidth", "bandwidth_usage", throttle_down=70),
+        line("memory", "memory_usage", throttle_down=50, evict=90),
+    ][::order]
+    found = rules(*lines).of_metric
+
+    def names(metric, action):
+        return {one.name for one in found(metric, action)}
+
+    assert names("cpu_usage", WatermarkAction.THROTTLE_DOWN) == {"cpu"}
+    assert names("cpu_usage", WatermarkAction.EVICT) == {"cpu-evict"}
+    assert names("memory_usage", WatermarkAction.THROTTLE_DOWN) == {"memory"}
+    assert names("memory_usage", WatermarkAction.THROTTLE_UP) == set()
+    assert names("bandwidth_usage", WatermarkAction.THROTTLE_DOWN) == {"bandwidth"}
+
+
+def test_watermarks_are_selected_by_mode():
+    both = rules(line("real", throttle_down=80), line("tried", throttle_down=70, preview=True))
+    assert [one.name for one in both.with_preview(preview=False).watermarks] == ["real"]
+    assert [one.name for one in both.with_preview(preview=True).watermarks] == ["tried"]
+
+
+UNMEASURED = {"memory_bandwidth": "there are no counters"}
+UNUSABLE = {"memory_bandwidth": "there is no control", "cpu_quota": "there are no groups"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "thresholds", "unmeasured", "unusable", "told"),
+    [
+        ("cpu_usage", {"throttle_down": 8, "throttle_up": 6}, {}, {}, None),
+        ("cpu_usage", {"throttle_down": 8, "throttle_up": 6}, UNMEASURED, {}, None),
+        (
+            "cpu_usage", {"throttle_down": 8, "throttle_up": 6}, {}, UNUSABLE,
+            "throttle_down: no guest is throttled, because there are no groups",
+        ),
+        ("cpu_usage", {"evict": 8}, {}, UNUSABLE, None),
+        ("memory_usage", {"evict": 8}, UNMEASURED, UNUSABLE, None),
+        (
+            "memory_usage", {"reclaim": 8}, {}, {"memory_high": "there is no swap"},
+            "reclaim: no memory is reclaimed, because there is no swap",
+        ),
+        (
+            "memory_bandwidth", {"throttle_down": 8, "throttle_up": 6}, UNMEASURED, UNUSABLE,
+            "metric = memory_bandwidth: the agent never acts, because there are no counters",
+        ),
+        (
+            "memory_bandwidth", {"evict": 8}, UNMEASURED, {},
+            "metric = memory_bandwidth: the agent never acts, because there are no counters",
+        ),
+        (
+            "memory_bandwidth", {"throttle_down": 8, "throttle_up": 6}, {}, UNUSABLE,
+            "throttle_down: no guest is throttled, because there is no control",
+        ),
+    ],
+)  # fmt: skip
+def test_an_impossible_action_of_a_watermark_has_a_reason(metric, thresholds, unmeasured, unusable, told):
+    watermark = line("w", metric, **thresholds)
+    fine = line("fine", "memory_usage", evict=5)
+    found = list(find_unenforceable([fine, watermark, fine], MetricRegistry(), unmeasured, unusable))
+    assert found == ([f"[watermark:w] {told}"] if told else [])

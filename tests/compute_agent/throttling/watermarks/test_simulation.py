@@ -6,9 +6,14 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
 from compute_agent.throttling.levers import ThrottleSteps
-from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.state import (
+    EvictAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
+    WatermarkState,
+)
 from tests.compute_agent.throttling.watermarks import chart
 from tests.compute_agent.throttling.watermarks.builders import line, rules
 from tests.compute_agent.throttling.watermarks.simulate import Loop, SimulatedGuest, SimulatedHost

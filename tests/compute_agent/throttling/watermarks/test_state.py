@@ -1,4 +1,4 @@
-"""Tests of the state of watermarks, which outlives restarts of the agent."""
+"""Tests of the actions of watermarks, and of their state, which outlives restarts of the agent."""
 
 import json
 
@@ -6,16 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.model.resource import ThrottleControl
-from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
+from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
 from compute_agent.throttling.watermarks.state import (
-    PendingEviction,
+    EvictAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
     ThrottledGuest,
     WatermarkState,
     state_from_json,
     state_to_json,
+    takes_away,
 )
 from tests.compute_agent.throttling.watermarks.builders import QUOTA
+
+BANDWIDTH = ThrottleControl("memory_bandwidth", "1")
 
 
 def throttle(guest, limit, knob=QUOTA):
@@ -58,8 +63,8 @@ def test_evictions_begin_once_and_end():
         EvictAction("b", "cpu_usage", "c"),
     )
     assert state.evictions == (
-        PendingEviction("a", "memory_usage", watermark="m"),
-        PendingEviction("b", "cpu_usage", watermark="c"),
+        EvictAction("a", "memory_usage", watermark="m"),
+        EvictAction("b", "cpu_usage", watermark="c"),
     )
     assert state.without_eviction("a").evicting_guests == {"b"}
 
@@ -78,7 +83,7 @@ states = st.builds(
         max_size=4,
     ).map(tuple),
     st.lists(
-        st.builds(PendingEviction, names, names, st.none() | st.floats(0, 1e6), st.text(max_size=4)),
+        st.builds(EvictAction, names, names, st.text(max_size=4), st.none() | st.floats(0, 1e6)),
         max_size=3,
         unique_by=lambda one: one.guest,
     ).map(tuple),
@@ -93,7 +98,7 @@ def test_saved_state_is_loaded_unchanged(state):
 
 def test_file_of_a_former_release_has_evictions_of_unknown_watermarks():
     content = {"throttles": [], "evictions": [["a", "cpu_usage"]], "scheduling_off": None}
-    assert state_from_json(content).evictions == (PendingEviction("a", "cpu_usage"),)
+    assert state_from_json(content).evictions == (EvictAction("a", "cpu_usage"),)
 
 
 GOOD = state_to_json(after(throttle("a", 1.0), SwitchScheduling(True, ("x",))))
@@ -109,8 +114,10 @@ GOOD = state_to_json(after(throttle("a", 1.0), SwitchScheduling(True, ("x",))))
         GOOD | {"throttles": [["a", "cpu_quota", "", "1"]]},
         GOOD | {"throttles": [["a", "cpu_quota", "", 0]]},
         GOOD | {"throttles": [["a", "cpu_quota", "", True]]},
+        GOOD | {"throttles": [["a", "cpu_quota", "", 10**400]]},
         GOOD | {"throttles": [[1, "cpu_quota", "", 1]]},
         GOOD | {"evictions": [["a"]]},
+        GOOD | {"evictions": [["a", "cpu_usage", 10**400]]},
         GOOD | {"evictions": [["a", "cpu_usage"]], "evicting_watermarks": {"a": 1}},
         GOOD | {"evictions": [["a", "cpu_usage"]], "evicting_watermarks": ["a"]},
         GOOD | {"scheduling_off": "no"},
@@ -119,3 +126,29 @@ GOOD = state_to_json(after(throttle("a", 1.0), SwitchScheduling(True, ("x",))))
 def test_content_that_is_no_state_is_refused(content):
     with pytest.raises(ValueError, match=r"."):
         state_from_json(content)
+
+
+@pytest.mark.parametrize(
+    ("action", "told", "taken"),
+    [
+        (SwitchScheduling(True, ("cpu", "mem")), "keep new guests away for cpu, mem", True),
+        (SwitchScheduling(False), "let new guests in", False),
+        (EvictAction("a", "memory_usage", "mem"), "evict a for memory_usage (mem)", True),
+        (
+            ThrottleAction("a", QUOTA, 1.5, "cpu_usage", "cpu"),
+            f"throttle a to 1.5 of {QUOTA} for cpu_usage (cpu)",
+            True,
+        ),
+        (RestoreAction("a", BANDWIDTH, 80.0), f"restore a to 80 of {BANDWIDTH}", False),
+        (RestoreAction("a", BANDWIDTH, 0.0), f"restore a to 0 of {BANDWIDTH}", False),
+        (RestoreAction("a", QUOTA, None), f"restore a to everything of {QUOTA}", False),
+    ],
+)
+def test_an_action_says_what_it_does_and_for_what(action, told, taken):
+    assert str(action) == told
+    assert takes_away(action) is taken
+
+
+def test_a_knob_of_a_domain_names_it():
+    assert "1" in str(BANDWIDTH)
+    assert str(QUOTA) == CPU_QUOTA

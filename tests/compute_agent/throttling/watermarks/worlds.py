@@ -3,8 +3,8 @@
 import math
 import random
 
-from compute_agent.throttling.actions import EvictAction, RestoreAction, ThrottleAction
 from compute_agent.throttling.watermarks.sections import WatermarkRules
+from compute_agent.throttling.watermarks.state import EvictAction, RestoreAction, ThrottleAction
 from tests.compute_agent.throttling.watermarks.builders import line, rules
 from tests.compute_agent.throttling.watermarks.chart import (
     BLUE,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.noise.counters import (
+from compute_agent.isolation.noise import (
     TICK,
     CpuCounters,
     NoiseReader,

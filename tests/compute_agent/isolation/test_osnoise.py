@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.noise import osnoise
-from compute_agent.noise.osnoise import ORIGINAL_FILE, OsNoiseTracer, TracedNoise, TracerError, parse_trace
+from compute_agent.isolation import osnoise
+from compute_agent.isolation.osnoise import (
+    ORIGINAL_FILE,
+    OsNoiseTracer,
+    TracedNoise,
+    TracerError,
+    parse_trace,
+)
 
 TRACE = """\
 # tracer: osnoise
@@ -18,6 +24,7 @@ TRACE = """\
   <...>-859 [002] .....    82.638154: 1000000  100  99.99000      12      2      0   1000      1      0
            odd line [x]
 """
+INSTANCE = "instances/compute_agent_noise"
 CPU2 = TracedNoise(2000000, 290, 12, 20, 0, 2007, 19, 1)
 
 
@@ -54,7 +61,7 @@ class TracefsTree:
         self.seen.append((name, text))
         self.put(name, text)
         if name.endswith("current_tracer") and text == "osnoise":
-            self.put(f"{osnoise._INSTANCE}/trace", TRACE)
+            self.put(f"{INSTANCE}/trace", TRACE)
 
     def remove(self, folder):
         for file in Path(folder).iterdir():
@@ -101,7 +108,7 @@ def test_settings_are_restored_after_an_interruption(tracefs):
 
 def test_a_killed_run_is_ended_by_the_next(tracefs):
     tracefs.put("osnoise/cpus", "2\n")
-    tracefs.put(f"{osnoise._INSTANCE}/current_tracer", "osnoise\n")
+    tracefs.put(f"{INSTANCE}/current_tracer", "osnoise\n")
     tracefs.kept.write_text('{"cpus": "0-7"}')
     tracefs.tracer().stop_leftover()
     assert tracefs.is_restored
@@ -110,7 +117,7 @@ def test_a_killed_run_is_ended_by_the_next(tracefs):
 
 
 def test_a_damaged_file_of_a_killed_run_ends_it_all_the_same(tracefs):
-    tracefs.put(f"{osnoise._INSTANCE}/current_tracer", "osnoise\n")
+    tracefs.put(f"{INSTANCE}/current_tracer", "osnoise\n")
     tracefs.kept.write_text("{")
     tracefs.tracer().stop_leftover()
     assert tracefs.is_restored
@@ -133,7 +140,7 @@ def test_a_kernel_that_cannot_or_is_busy_is_left_alone(tracefs, path, text, reas
 
 
 def test_a_refusal_of_the_kernel_is_told_and_undone(tracefs):
-    tracefs.refused = {f"{osnoise._INSTANCE}/current_tracer": OSError(22, "Invalid argument")}
+    tracefs.refused = {f"{INSTANCE}/current_tracer": OSError(22, "Invalid argument")}
     with pytest.raises(TracerError, match="the kernel refuses the tracer"):
         tracefs.tracer().trace_cpus(frozenset({2}), 5)
     assert tracefs.is_restored
