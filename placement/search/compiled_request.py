@@ -12,7 +12,7 @@ Only :mod:`placement.search.candidate_search` uses this module, and passes one t
 
 import random
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import GEN_CLOSED, getgeneratorstate
 from itertools import chain, islice, product, tee
 from operator import ge, itemgetter
@@ -103,16 +103,14 @@ class SearchResults:
     """The results of a request at some trees, which are reused for equivalent trees.
 
     :param rules: the rules of the request.
-    :param batch: number of patterns that are searched for at once.
     :param distinct_only: at trees with many assignments, find only one of several assignments that differ
         only in equal providers or equal groups.
     :param options_only: whether the positions in patterns count only the options of a tree.
     """
 
-    def __init__(
-        self, rules: RequestRules, batch: int, *, distinct_only: bool, options_only: bool = False
-    ) -> None:
-        self.batch = batch
+    def __init__(self, rules: RequestRules, *, distinct_only: bool, options_only: bool) -> None:
+        #: number of patterns that are searched for at once
+        self.batch = 1
         self.distinct_only = distinct_only
         self.options_only = options_only
         #: batches; the key has everything that decides which patterns exist. A tuple has all batches, an
@@ -200,7 +198,7 @@ class CompiledRequest:
         if rng is not None:
             options = self._having_enough(free)
             return provider_set, (
-                self._in_batches(self._find_patterns(provider_set, options, rng)) if options else ()
+                self._in_batches(self._find_patterns(provider_set, options, rng=rng)) if options else ()
             )
         known: _PartBatches | None
         if self._unkeyed < _UNKEYED:
@@ -221,27 +219,25 @@ class CompiledRequest:
         # tee() copies the iterator and keeps the results; type() is faster than isinstance() for each tree
         return provider_set, batches if type(batches) is tuple else tee(batches, 2)[1]
 
-    def unused_patterns(
-        self, empty: ProviderSet, *, pooled: bool, parts: Sequence[int] = ()
-    ) -> UnusedPatterns:
+    def unused_patterns(self, empty: ProviderSet, parts: Sequence[int]) -> UnusedPatterns:
         """Return all patterns that a tree would have without any usage.
 
         The result applies to all trees of the structure. The search uses the capacities of the structure's
-        largest tree.
+        largest tree. With ``distinct_only``, equal devices form pools.
 
         :param empty: the unused tree with its sharing providers.
-        :param pooled: whether equal devices form pools; this requires results with ``distinct_only``.
         :param parts: a number for each provider of the tree; all devices of a pool have the same number.
         """
         capacities = tuple(self._shape.capacities)
-        if not pooled:
+        if not self._searched.distinct_only:
             _, batches = self.pattern_batches(empty, capacities)
             return UnusedPatterns(PatternBatch(chain.from_iterable(batches)))
         options = self._options_within(capacities)
         if options is None:
             return UnusedPatterns(PatternBatch())
         kinds = self._kinds_at(empty, options, pooled=True, parts=parts)
-        found = [each for each in self._find_patterns(empty, options, kinds=kinds) if each is not None]
+        patterns = self._find_patterns(empty, options, find_kinds=lambda: kinds)
+        found = [each for each in patterns if each is not None]
         positions = {member.id: at for at, member in enumerate(empty.members)}
         # the members of a pool are sorted, so that equal pools of several requests are equal tuples
         pools = [
@@ -323,7 +319,8 @@ class CompiledRequest:
         """
         rules, searched = self._rules, self._searched
         # this is a generator, so no work is done until a pattern is asked for
-        patterns = self._find_patterns(provider_set, options, by_kinds=is_wide)
+        find_kinds = partial(self._kinds_at, provider_set, options) if is_wide else None
+        patterns = self._find_patterns(provider_set, options, find_kinds=find_kinds)
         # the product of the options takes less time than a lookup
         if (
             rules.by_options_alone
@@ -503,17 +500,16 @@ class CompiledRequest:
         self,
         provider_set: ProviderSet,
         options: Sequence[Sequence[int]],
-        rng: random.Random | None = None,
-        kinds: AssignmentKinds | None = None,
         *,
-        by_kinds: bool = False,
+        rng: random.Random | None = None,
+        find_kinds: Callable[[], AssignmentKinds | None] | None = None,
     ) -> Generator[CandidatePattern | None]:
         """Yield all patterns, and None whenever the search rests.
 
-        :param by_kinds: find the kinds of equal needs and providers at these options.
+        :param find_kinds: a function that returns the kinds of equal needs and providers at these options;
+            it is called with the first pattern.
         """
-        if by_kinds:
-            kinds = self._kinds_at(provider_set, options)
+        kinds = find_kinds() if find_kinds else None
         members, rules, pattern_at = provider_set.members, self._rules, self._searched.patterns.__getitem__
         in_any_order = rng is None and kinds is None
         # no rule relates the needs to each other, so the product is the answer, computed in C

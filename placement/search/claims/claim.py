@@ -16,7 +16,7 @@ from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
 from placement.search.budget import SearchBudget
-from placement.search.candidate_search import CandidatesByHost
+from placement.search.candidate_search import CandidateSearch
 from placement.search.candidates import AllocationCandidate
 from placement.search.claims.topology import Distances, TopologyPolicy
 from placement.search.request import CandidatesRequest
@@ -230,7 +230,7 @@ class KnownSearches:
 
     def __init__(self, base: ModelSnapshot) -> None:
         self._base = base
-        self._known: dict[Hashable, CandidatesByHost] = {}
+        self._known: dict[Hashable, CandidateSearch] = {}
 
     def search_in(
         self,
@@ -240,17 +240,17 @@ class KnownSearches:
         among: Container[int] | None,
         *,
         distinct_only: bool,
-    ) -> CandidatesByHost:
+    ) -> CandidateSearch:
         """Return the search for a request in a snapshot; the arguments are those of the search."""
         # the usage of sharing providers is part of the results, and only with them it matters which roots are
         # searched
         if SHARES in self._base.by_trait:
-            return CandidatesByHost(snapshot, request, budget, among=among, distinct_only=distinct_only)
+            return CandidateSearch(snapshot, request, budget, among=among, distinct_only=distinct_only)
         # a search refers to its request and its budget, so that these identities stay valid
         key = id(request), id(budget), distinct_only
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = CandidatesByHost(
+            found = self._known[key] = CandidateSearch(
                 self._base, request, budget, distinct_only=distinct_only
             )
         return found if snapshot is self._base else found.in_snapshot(snapshot)

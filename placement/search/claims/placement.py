@@ -19,7 +19,7 @@ from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.candidate_search import CandidatesByHost, drain_waiting
+from placement.search.candidate_search import CandidateSearch, drain_waiting
 from placement.search.candidates import AllocationCandidate
 from placement.search.claims.claim import (
     ClaimScenario,
@@ -359,7 +359,7 @@ def choices_at_hosts(
     if wanted.only is not None:
         only = {snapshot.by_uuid[uuid] for uuid in wanted.only if uuid in snapshot.by_uuid}
     shared = SHARES in snapshot.by_trait
-    found: CandidatesByHost | SplitChoices
+    found: CandidateSearch | SplitChoices
     if wanted.topology is None:
         found = world.searches.search_in(snapshot, wanted.request, budget, only, distinct_only=distinct_only)
     else:

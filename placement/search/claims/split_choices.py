@@ -9,7 +9,7 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree, TreeClass
 from placement.search.budget import SearchBudget
-from placement.search.candidate_search import CandidatesByHost
+from placement.search.candidate_search import CandidateSearch
 from placement.search.claims.claim import HostChoice
 from placement.search.claims.even_division import ZoneRoom
 from placement.search.claims.topology import (
@@ -150,7 +150,7 @@ class SplitChoices:
         self._splits: dict[tuple[str, ...], _SplitSearch] = {}
         # the search for hosts with none of the split classes in their zones, where the topology policy has no
         # effect
-        self._whole = CandidatesByHost(snapshot, request, budget, among=among)
+        self._whole = CandidateSearch(snapshot, request, budget, among=among)
 
     def roots(self) -> RootFilter:
         """Return the roots that may have choices."""
@@ -259,7 +259,7 @@ class _SplitSearch:
         # resources
         rest = _unsplit_request(request, asked)
         #: candidates for the rest of the request; None if the request has no rest
-        self._rest = None if rest is None else CandidatesByHost(snapshot, rest, budget, each_root=True)
+        self._rest = None if rest is None else CandidateSearch(snapshot, rest, budget, each_root=True)
         self._on_roots = tuple(root_conditions(request))
         self._layouts: dict[Hashable, _ZoneLayout] = {}
         self._known: dict[Hashable, Ranked | None] = {}

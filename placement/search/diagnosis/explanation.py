@@ -15,7 +15,7 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE, HostTree
 from placement.search.backtracking import pairs_fit
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.candidate_search import serving_check
+from placement.search.candidate_search import CandidateSearch
 from placement.search.conditions import condition_class
 from placement.search.diagnosis.clauses import RequestClause, joint_clauses, resource_clause
 from placement.search.diagnosis.relaxations import RelaxationSearch, RequestRelaxation
@@ -287,7 +287,7 @@ class _WholeFunnel:
 
     def _serving_function(self, request: CandidatesRequest) -> Callable[[LikeHosts], bool]:
         # the code uses one check function for all hosts of a step, so that the request is compiled once
-        tell = serving_check(self.found.snapshot, request, self._budget)
+        tell = CandidateSearch(self.found.snapshot, request, self._budget).serves_tree
         needs = [part.need for part in self.found.parts]
         rules = RequestRules(self.found.snapshot, request, needs, self._budget)
         known: dict[Hashable, bool | None] = {}

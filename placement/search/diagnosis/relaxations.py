@@ -13,7 +13,7 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
-from placement.search.candidate_search import serving_check
+from placement.search.candidate_search import CandidateSearch
 from placement.search.diagnosis.clauses import (
     RequestClause,
     droppable_clauses,
@@ -206,7 +206,7 @@ class RelaxationSearch:
         request = without_clauses(self._found.request, frozenset(left_out), amounts)
         if request is None:
             return
-        tell = serving_check(self._found.snapshot, request, self._budget)
+        tell = CandidateSearch(self._found.snapshot, request, self._budget).serves_tree
         groups: Iterable[LikeTrees] = [
             host.alike for host in self._able_hosts(bits, self._found.clause_bits(amounts))
         ]
@@ -232,7 +232,9 @@ class RelaxationSearch:
     def serving_check(self, left_out: Bits, amounts: Mapping[RequestClause, int]) -> _Tell | None:
         """Return a function that tests whether a tree serves the request without these clauses."""
         request = without_clauses(self._found.request, frozenset(self._found.clauses_of(left_out)), amounts)
-        return None if request is None else serving_check(self._found.snapshot, request, self._budget)
+        if request is None:
+            return None
+        return CandidateSearch(self._found.snapshot, request, self._budget).serves_tree
 
     def _weaken_least(self, bits: Bits, start: Mapping[RequestClause, int]) -> RequestRelaxation:
         """Return the relaxation that changes these clauses, with the largest amounts that fit."""
