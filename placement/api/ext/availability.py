@@ -11,8 +11,8 @@ from placement.api.context import EXT
 from placement.api.ext.claims import claim_context, place_document
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
+from placement.search.claims.availability import FreeWindow
 from placement.search.claims.claim import HostChoice
-from placement.search.claims.joint_windows import JointWindow
 from placement.search.claims.window_search import WindowSearch
 from placement.store.time_profile import TimeWindow, WindowMargins, iso_time
 
@@ -51,7 +51,7 @@ def find_windows(call: ApiRequest) -> Response:
     )
 
 
-def _times_document(window: JointWindow, duration: float, margins: WindowMargins) -> dict[str, Any]:
+def _times_document(window: FreeWindow, duration: float, margins: WindowMargins) -> dict[str, Any]:
     usable = margins.usable_window(TimeWindow(window.starts_at, window.starts_at + duration))
     return {
         "starts_at": iso_time(usable.starts_at),

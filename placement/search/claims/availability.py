@@ -2,7 +2,8 @@
 
 Nouns
     A *host time* is a host together with a start time at which the request possibly fits on the host. A *free
-    window* is a choice at a host that is possible from a start time until an end time.
+    window* has a choice for each claim; all choices are possible together from a start time until an end
+    time.
 
 The search tests only few starts. If a request fits in a window, it also fits in a window that starts earlier,
 unless a timed amount ends between the two starts. So only the first allowed start and the end times
@@ -76,9 +77,12 @@ class StartSpan:
 
 @dataclass(frozen=True, slots=True)
 class FreeWindow:
-    """A choice that is possible from ``starts_at`` until ``free_until``, which can be infinite."""
+    """Choices, one for each claim, that are possible together from ``starts_at`` until ``free_until``.
 
-    choice: HostChoice
+    The window is free for ever if ``free_until`` is infinite.
+    """
+
+    choices: tuple[HostChoice, ...]
     starts_at: float
     free_until: float
 
@@ -167,10 +171,7 @@ def times_by_way(
     The returned objects remember the free amounts of hosts, so searches for the same claim should share these
     objects.
     """
-    return [
-        HostTimes(snapshot, skylines, replace(wanted, request=each), duration, budget)
-        for each in wanted.all_requests
-    ]
+    return [HostTimes(snapshot, skylines, each, duration, budget) for each in wanted.all_ways]
 
 
 def find_free(
@@ -255,8 +256,7 @@ def place_in_window(
     roots = sorted(allowed_roots(snapshot, wanted, budget))
     # concurrent claims mostly begin at different hosts
     first = rng.randrange(len(roots)) if roots else 0
-    for request, times in zip(wanted.all_requests, ways, strict=True):
-        one = replace(wanted, request=request, fallback=None)
+    for one, times in zip(wanted.all_ways, ways, strict=True):
         possible = times.possible_roots(chain(roots[first:], roots[:first]))
         for chosen in _tight_hosts(times, possible, window.starts_at, now):
             here = snapshot_during(snapshot, chosen, skylines, window)
@@ -299,16 +299,16 @@ def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBu
     return found.difference(snapshot.by_uuid[each] for each in wanted.avoid if each in snapshot.by_uuid)
 
 
-def free_until(
-    snapshot: ModelSnapshot, skylines: Skylines, choices: Iterable[HostChoice], start: float
-) -> float:
-    """Return the time until which choices that are possible at a start stay possible, maybe infinity."""
-    ends = [math.inf]
+def free_window(
+    snapshot: ModelSnapshot, skylines: Skylines, placed: Iterable[PlacedClaim], start: float
+) -> FreeWindow:
+    """Return the window in which the choices of placed claims, possible at a start, stay possible."""
+    choices, until = tuple([each.choice for each in placed]), math.inf
     for (provider_id, name), total in taken_amounts(choices).items():
         if (skyline := skylines.get(provider_id, NO_SKYLINES).get(name)) is not None:
             most = snapshot.providers[provider_id].free(name) + skyline.counted - total
-            ends.append(skyline.fits_until(most, start))
-    return min(ends)
+            until = min(until, skyline.fits_until(most, start))
+    return FreeWindow(choices, start, until)
 
 
 class _WindowTest:
@@ -352,8 +352,7 @@ class _WindowTest:
             if (state := self._state_of(root, window)) is not None:
                 self._failed.add(state)
             return None
-        choice = placed[0].choice
-        return FreeWindow(choice, start, free_until(self._snapshot, self._skylines, [choice], start))
+        return free_window(self._snapshot, self._skylines, placed, start)
 
     def next_end(self, root: int, time: float) -> float:
         """Return the first end after ``time`` of an amount of the host or of a sharing provider."""

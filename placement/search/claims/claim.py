@@ -114,6 +114,13 @@ class WantedClaim:
         """The request and, if there is one, its fallback."""
         return (self.request,) if self.fallback is None else (self.request, self.fallback)
 
+    @property
+    def all_ways(self) -> tuple[WantedClaim, ...]:
+        """The claim with its request alone and, if there is a fallback, the claim with the fallback alone."""
+        if self.fallback is None:
+            return (self,)
+        return replace(self, fallback=None), replace(self, request=self.fallback, fallback=None)
+
 
 @dataclass(frozen=True, slots=True)
 class ChoiceScore:

@@ -1,9 +1,8 @@
 """Finds the earliest windows in which several claims have room at the same time, for the whole duration.
 
-A *joint window* has one choice for each claim; all choices are possible together from the start of the
-window. As for a single claim (:mod:`placement.search.claims.availability`), only the first allowed start and
-the end times of timed amounts can be earliest starts. The search tests these starts in the order of time. The
-search skips a start if the sums of amounts leave too little room for all equal claims. The search places
+As for a single claim (:mod:`placement.search.claims.availability`), only the first allowed start and the end
+times of timed amounts can be earliest starts. The search tests these starts in the order of time. The search
+skips a start if the sums of amounts leave too little room for all equal claims. The search places
 all claims together in a snapshot of the remaining hosts, with the usage during the window.
 
 A worked example
@@ -27,13 +26,14 @@ from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.claims.availability import (
+    FreeWindow,
     StartSpan,
     allowed_roots,
-    free_until,
+    free_window,
     snapshot_during,
     times_by_way,
 )
-from placement.search.claims.claim import ClaimScenario, HostChoice, KnownSearches, WantedClaim
+from placement.search.claims.claim import ClaimScenario, KnownSearches, WantedClaim
 from placement.search.claims.host_rooms import HostTimes, Skylines
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.groups import GroupPolicy
@@ -45,28 +45,19 @@ _TRIED_FIRST: Final = 64
 """Number of hosts for each claim that the search tries before all others."""
 
 
-@dataclass(frozen=True, slots=True)
-class JointWindow:
-    """Choices that are possible together from ``starts_at`` until ``free_until`` (maybe infinity)."""
-
-    choices: tuple[HostChoice, ...]
-    starts_at: float
-    free_until: float
-
-
 def find_joint(
     snapshot: ModelSnapshot,
     skylines: Skylines,
     wanted: Sequence[WantedClaim],
     span: StartSpan,
     budget: SearchBudget,
-) -> Iterator[JointWindow]:
-    """Yield joint windows of claims, the earliest first.
+) -> Iterator[FreeWindow]:
+    """Yield free windows of claims, the earliest first.
 
     Each window begins after the free time of the previous window.
     """
     hosts = _JointHosts.from_claims(snapshot, skylines, wanted, span, budget)
-    ends = _EndsAhead(snapshot, skylines, hosts.roots, span.begin)
+    ends = _ends_ahead(snapshot, skylines, hosts.roots, span.begin)
     # the seed is fixed, so that equal questions get equal answers
     rng = random.Random(0)
     start = span.begin
@@ -77,12 +68,11 @@ def find_joint(
             continue
         placed = hosts.place_during(span.window_at(start), budget, rng)
         if not placed:
-            start = ends.first_after(start)
+            start = whole_milliseconds(next((each for each in ends if each > start), math.inf))
             continue
-        found = tuple(each.choice for each in placed)
-        until = free_until(snapshot, skylines, found, start)
-        yield JointWindow(found, start, until)
-        start = whole_milliseconds(until) if until < math.inf else until
+        found = free_window(snapshot, skylines, placed, start)
+        yield found
+        start = whole_milliseconds(found.free_until)
 
 
 def place_jointly(
@@ -103,31 +93,16 @@ def place_jointly(
     return [] if hosts.first_start(start) > start else hosts.place_during(window, budget, rng)
 
 
-class _EndsAhead:
-    """The end times of timed amounts of hosts and of sharing providers, in ascending order."""
-
-    def __init__(
-        self, snapshot: ModelSnapshot, skylines: Skylines, roots: Iterable[int], begin: float
-    ) -> None:
-        self._ends = self._merge_ends(snapshot, skylines, roots, begin)
-
-    @staticmethod
-    def _merge_ends(
-        snapshot: ModelSnapshot, skylines: Skylines, roots: Iterable[int], begin: float
-    ) -> Iterator[float]:
-        # this is a generator, so that nothing is read unless some start has too little room
-        concerned = {each for root in roots for each in snapshot.trees[root]} | snapshot.by_trait.get(
-            SHARES, set()
-        )
-        here = (skylines[each] for each in sorted(concerned) if each in skylines)
-        yield from heapq.merge(*(one.falls_after(begin) for each in here for one in each.values()))
-
-    def first_after(self, time: float) -> float:
-        """Return the first end after ``time``, in whole milliseconds, or infinity.
-
-        From call to call, ``time`` must not decrease.
-        """
-        return whole_milliseconds(next((each for each in self._ends if each > time), math.inf))
+def _ends_ahead(
+    snapshot: ModelSnapshot, skylines: Skylines, roots: Iterable[int], begin: float
+) -> Iterator[float]:
+    """Yield the end times of timed amounts of hosts and of sharing providers, in ascending order."""
+    # this is a generator, so that nothing is read unless some start has too little room
+    concerned = {each for root in roots for each in snapshot.trees[root]} | snapshot.by_trait.get(
+        SHARES, set()
+    )
+    here = (skylines[each] for each in sorted(concerned) if each in skylines)
+    yield from heapq.merge(*(one.falls_after(begin) for each in here for one in each.values()))
 
 
 @dataclass(slots=True)

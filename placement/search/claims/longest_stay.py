@@ -187,8 +187,7 @@ def place_longest(
     fallback of the claim is served only if its request has no place on any host. After the search has found a
     place, it tests a limited number of hosts for a longer stay.
     """
-    for request in wanted.all_requests:
-        one = replace(wanted, request=request, fallback=None)
+    for one in wanted.all_ways:
         if found := _HostStays(snapshot, skylines, one, span, budget, rng).find_longest():
             placed, end = found
             return with_end(placed, [wanted], span, end)

@@ -227,9 +227,7 @@ class _ClaimPlacing:
     @cached_property
     def _read_tree(self) -> Callable[[HostTree], Hashable]:
         """Return a function that makes a key of a tree from all that claims read, except free amounts."""
-        asked = [each.request for each in self._wanted] + [
-            each.fallback for each in self._wanted if each.fallback
-        ]
+        asked = [request for each in self._wanted for request in each.all_requests]
         read = tree_reader(chain.from_iterable(all_conditions(each, needs_of(each)) for each in asked))
         if not self._has_pools:
             return read
@@ -288,10 +286,8 @@ def _all_choices(
     distinct_only: bool = False,
 ) -> Iterator[HostChoice]:
     """Yield all choices of a claim, then those of its fallback; one of equal devices if ``distinct_only``."""
-    for request in wanted.all_requests:
-        yield from _choices_as_asked(
-            world, replace(wanted, request=request), budget, rng, distinct_only=distinct_only
-        )
+    for way in wanted.all_ways:
+        yield from _choices_as_asked(world, way, budget, rng, distinct_only=distinct_only)
 
 
 def _choices_as_asked(

@@ -94,7 +94,7 @@ def claim_refusal(
     prefix = _no_candidate(wanted, unplaced)
     # both the request and its fallback are explained, because an operator cannot know which of the two
     # matters
-    ways = [replace(each, request=request) for request in each.all_requests]
+    ways = each.all_ways
     left, left_out = _hosts_left(world, ways)
     # an avoided sharing provider gives nothing, whichever host it shares with
     snapshot = _without_pools(world.snapshot, each)

@@ -21,6 +21,7 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.availability import (
     NEVER,
+    FreeWindow,
     StartSpan,
     during_window,
     find_free,
@@ -34,7 +35,7 @@ from placement.search.claims.claim_context import (
     possible_providers,
 )
 from placement.search.claims.host_rooms import HostTimes, Skylines
-from placement.search.claims.joint_windows import JointWindow, find_joint
+from placement.search.claims.joint_windows import find_joint
 from placement.search.claims.longest_stay import StaySpan, find_latest_end
 from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal
@@ -84,7 +85,7 @@ class WantedTime:
 class FoundWindows:
     """The free windows of a search, or its refusal; ``is_complete`` is False if time ran out."""
 
-    windows: Sequence[JointWindow]
+    windows: Sequence[FreeWindow]
     is_complete: bool = True
     refusal: NoCandidate | None = None
 
@@ -114,7 +115,7 @@ class WindowSearch:
         :raises InvalidRequest: a resource class, trait or root that a claim names does not exist, no start
             is possible, or the search takes too long to find any window.
         """
-        found: list[JointWindow] = []
+        found: list[FreeWindow] = []
         try:
             concerned = possible_providers(self._context.model, wanted)
             with self._context.database.read() as conn:
@@ -272,13 +273,11 @@ def find_each_window(
     span: StartSpan,
     budget: SearchBudget,
     ways: Sequence[HostTimes],
-) -> Iterator[JointWindow]:
-    """Yield the windows of claims; for a single claim, yield its windows host by host."""
+) -> Iterator[FreeWindow]:
+    """Return the windows of claims; those of a single claim are host by host."""
     if len(wanted) > 1:
-        yield from find_joint(snapshot, skylines, wanted, span, budget)
-        return
-    for each in find_free(snapshot, skylines, wanted[0], span, budget, ways):
-        yield JointWindow((each.choice,), each.starts_at, each.free_until)
+        return find_joint(snapshot, skylines, wanted, span, budget)
+    return find_free(snapshot, skylines, wanted[0], span, budget, ways)
 
 
 # a refusal without these times is better than a late one

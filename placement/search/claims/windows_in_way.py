@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -117,8 +117,8 @@ def find_windows_in_way(context: ClaimContext, wanted: WantedClaim, seconds: flo
         world = ClaimScenario.from_members(empty, {}, [wanted])
         budget, roots, is_complete = context.make_budget(view, seconds), set[int](), False
         with suppress(BudgetExhausted):
-            for request in wanted.all_requests:
-                roots.update(fitting_roots(world, replace(wanted, request=request), budget))
+            for way in wanted.all_ways:
+                roots.update(fitting_roots(world, way, budget))
             is_complete = True
     if not roots:
         return WindowsInWay() if is_complete else None

@@ -86,7 +86,7 @@ def test_the_first_window_is_the_earliest_and_each_one_can_be_booked(
     for each in answers:
         assert each.starts_at + duration <= each.free_until
         for end in (each.starts_at + duration, min(each.free_until, 3.0 * LAST)):
-            assert have_room(snapshot, amounts, [each.choice], TimeWindow(each.starts_at, end))
+            assert have_room(snapshot, amounts, [each.choices[0]], TimeWindow(each.starts_at, end))
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -151,7 +151,7 @@ def test_the_answers_are_all_the_longest_free_times_of_simple_hosts(
             if end - start >= duration and start <= last:
                 expected.add((host, start, math.inf if end == len(free) else end))
             start = max(end, start) + 1
-    assert {(each.choice.root.name, each.starts_at, each.free_until) for each in answers} == expected
+    assert {(each.choices[0].root.name, each.starts_at, each.free_until) for each in answers} == expected
 
 
 def test_among_equal_starts_the_tightest_gap_comes_first() -> None:
@@ -163,7 +163,7 @@ def test_among_equal_starts_the_tightest_gap_comes_first() -> None:
         *(Spec(each, inventories={"VCPU": 4}, used={"VCPU": 4 if each != "c" else 0}) for each in "abc")
     )
     answers = found(snapshot, amounts, make_wanted("resources=VCPU:1"), StartSpan(0, 0, 4))
-    assert [each.choice.root.name for each in answers] == ["b", "a", "c"]
+    assert [each.choices[0].root.name for each in answers] == ["b", "a", "c"]
 
 
 def test_a_window_is_booked_where_the_free_time_around_it_is_shortest() -> None:

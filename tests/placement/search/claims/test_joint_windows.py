@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.claims.availability import StartSpan
+from placement.search.claims.availability import FreeWindow, StartSpan
 from placement.search.claims.claim import WantedClaim
-from placement.search.claims.joint_windows import JointWindow, find_joint
+from placement.search.claims.joint_windows import find_joint
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from placement.store.time_profile import TimedAmount, TimeWindow
 from tests.examples import examples
@@ -37,7 +37,7 @@ def found(
     wanted: Sequence[WantedClaim],
     span: StartSpan,
     limit: int = 9,
-) -> list[JointWindow]:
+) -> list[FreeWindow]:
     answers = find_joint(snapshot, skylines_of(snapshot, amounts), wanted, span, SearchBudget())
     return list(islice(answers, limit))
 
