@@ -108,7 +108,7 @@ def create_reservation(call: ApiRequest) -> Response:
 
     context = claim_context(call)
     try:
-        placed = ClaimService(context).claim_places(wanted, also=make_written)
+        placed = ClaimService(context, wanted).claim_places(also=make_written)
     except NoCandidate as refusal:
         # a later start helps only if other windows, or claims that end, need the room at this time
         if window is not None and refusal.has_overlaps:

@@ -38,7 +38,7 @@ from placement.search.claims.claim import (
     WantedClaim,
     taken_amounts,
 )
-from placement.search.claims.host_rooms import NO_SKYLINES, HostTimes, Skylines
+from placement.search.claims.host_rooms import NO_SKYLINES, HostTimes, Skylines, TimedSearch
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
@@ -101,6 +101,13 @@ def snapshot_during(
     return snapshot.trees_alone(some, used)
 
 
+def hosts_during(search: TimedSearch, roots: Iterable[int], window: TimeWindow) -> ModelSnapshot:
+    """Return the small snapshot of some hosts during a window, and count the work against the budget."""
+    here = snapshot_during(search.snapshot, roots, search.skylines, window)
+    search.budget.spend(len(here))
+    return here
+
+
 def members_of(snapshot: ModelSnapshot, roots: Iterable[int]) -> Iterator[Provider]:
     """Yield all providers that a claim on these hosts can use, including all sharing providers."""
     return (
@@ -120,38 +127,28 @@ def skylines_in(snapshot: ModelSnapshot, by_uuid: SkylinesByProvider) -> Skyline
     return {snapshot.by_uuid[uuid]: each for uuid, each in by_uuid.items() if uuid in snapshot.by_uuid}
 
 
-def during_window(
-    snapshot: ModelSnapshot, skylines: Skylines, window: TimeWindow, budget: SearchBudget
-) -> ModelSnapshot:
+def during_window(search: TimedSearch, window: TimeWindow) -> ModelSnapshot:
     """Return a copy of the snapshot with the usage that a claim for a window has to count.
 
-    The original snapshot must not change while the result is used.
-
-    :param skylines: skylines of the timed amounts of all consumers, except consumers that claim again.
-    :param budget: its pauses let other threads run; a spent budget is no error.
+    The original snapshot must not change while the result is used. The skylines are those of all consumers,
+    except consumers that claim again. Pauses let other threads run; a spent budget is no error.
     """
-    used = {}
-    for each, here in skylines.items():
-        budget.spend_anyway()
+    snapshot, used = search.snapshot, {}
+    for each, here in search.skylines.items():
+        search.budget.spend_anyway()
         used[each] = usage_during(snapshot.providers[each], here, window)
     return snapshot.with_usage(used)
 
 
 def place_during(
-    snapshot: ModelSnapshot,
-    skylines: Skylines,
-    members: Members,
-    wanted: Sequence[WantedClaim],
-    window: TimeWindow,
-    budget: SearchBudget,
-    rng: random.Random,
+    search: TimedSearch, members: Members, wanted: Sequence[WantedClaim], window: TimeWindow
 ) -> list[PlacedClaim]:
     """Return places of all claims during a window, by the usage of all hosts; empty if there are none.
 
     :param members: the present members of the groups that the claims join.
     """
-    world = ClaimScenario.from_members(during_window(snapshot, skylines, window, budget), members, wanted)
-    placed = place_claims(world, wanted, budget, rng)
+    world = ClaimScenario.from_members(during_window(search, window), members, wanted)
+    placed = place_claims(world, wanted, search.budget, search.rng)
     return [] if isinstance(placed, UnplacedClaim) else placed
 
 
@@ -163,24 +160,17 @@ def usage_during(provider: Provider, here: SkylinesByClass, window: TimeWindow) 
     return used
 
 
-def times_by_way(
-    snapshot: ModelSnapshot, skylines: Skylines, wanted: WantedClaim, duration: float, budget: SearchBudget
-) -> list[HostTimes]:
+def times_by_way(search: TimedSearch, wanted: WantedClaim, duration: float) -> list[HostTimes]:
     """Return objects that find possible starts of windows: one for a claim's request, one for its fallback.
 
     The returned objects remember the free amounts of hosts, so searches for the same claim should share these
     objects.
     """
-    return [HostTimes(snapshot, skylines, each, duration, budget) for each in wanted.all_ways]
+    return [HostTimes(search, each, duration) for each in wanted.all_ways]
 
 
 def find_free(
-    snapshot: ModelSnapshot,
-    skylines: Skylines,
-    wanted: WantedClaim,
-    span: StartSpan,
-    budget: SearchBudget,
-    ways: Sequence[HostTimes],
+    search: TimedSearch, wanted: WantedClaim, span: StartSpan, ways: Sequence[HostTimes]
 ) -> Iterator[FreeWindow]:
     """Yield free windows of a claim, the earliest first.
 
@@ -192,9 +182,9 @@ def find_free(
 
     :param ways: the result of :func:`times_by_way` for the claim and the duration.
     """
-    test = _WindowTest(snapshot, skylines, wanted, span, budget)
+    test = _WindowTest(search, wanted, span)
     due: list[tuple[float, float, int]] = []
-    roots = sorted(allowed_roots(snapshot, wanted, budget))
+    roots = sorted(allowed_roots(search.snapshot, wanted, search.budget))
     possible = (
         ways[0].possible_roots(roots)
         if len(ways) == 1
@@ -235,14 +225,7 @@ def find_free(
 
 
 def place_in_window(
-    snapshot: ModelSnapshot,
-    skylines: Skylines,
-    wanted: WantedClaim,
-    window: TimeWindow,
-    budget: SearchBudget,
-    rng: random.Random,
-    ways: Sequence[HostTimes],
-    now: float,
+    search: TimedSearch, wanted: WantedClaim, window: TimeWindow, ways: Sequence[HostTimes], now: float
 ) -> list[PlacedClaim]:
     """Return the claim placed in a window, on a host with a tight fit; empty if no host has room.
 
@@ -253,16 +236,14 @@ def place_in_window(
 
     :param ways: the result of :func:`times_by_way` for the claim and the duration of the window.
     """
-    roots = sorted(allowed_roots(snapshot, wanted, budget))
+    roots = sorted(allowed_roots(search.snapshot, wanted, search.budget))
     # concurrent claims mostly begin at different hosts
-    first = rng.randrange(len(roots)) if roots else 0
+    first = search.rng.randrange(len(roots)) if roots else 0
     for one, times in zip(wanted.all_ways, ways, strict=True):
         possible = times.possible_roots(chain(roots[first:], roots[:first]))
         for chosen in _tight_hosts(times, possible, window.starts_at, now):
-            here = snapshot_during(snapshot, chosen, skylines, window)
-            budget.spend(len(here))
-            world = ClaimScenario.from_members(here, {}, [one])
-            placed = place_claims(world, [one], budget, rng)
+            world = ClaimScenario.from_members(hosts_during(search, chosen, window), {}, [one])
+            placed = place_claims(world, [one], search.budget, search.rng)
             if not isinstance(placed, UnplacedClaim):
                 return [replace(each, wanted=wanted) for each in placed]
     return []
@@ -299,14 +280,12 @@ def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBu
     return found.difference(snapshot.by_uuid[each] for each in wanted.avoid if each in snapshot.by_uuid)
 
 
-def free_window(
-    snapshot: ModelSnapshot, skylines: Skylines, placed: Iterable[PlacedClaim], start: float
-) -> FreeWindow:
+def free_window(search: TimedSearch, placed: Iterable[PlacedClaim], start: float) -> FreeWindow:
     """Return the window in which the choices of placed claims, possible at a start, stay possible."""
     choices, until = tuple([each.choice for each in placed]), math.inf
     for (provider_id, name), total in taken_amounts(choices).items():
-        if (skyline := skylines.get(provider_id, NO_SKYLINES).get(name)) is not None:
-            most = snapshot.providers[provider_id].free(name) + skyline.counted - total
+        if (skyline := search.skylines.get(provider_id, NO_SKYLINES).get(name)) is not None:
+            most = search.snapshot.providers[provider_id].free(name) + skyline.counted - total
             until = min(until, skyline.fits_until(most, start))
     return FreeWindow(choices, start, until)
 
@@ -314,21 +293,14 @@ def free_window(
 class _WindowTest:
     """Tests whether a claim fits on a host during a window, by placing the claim there."""
 
-    def __init__(
-        self,
-        snapshot: ModelSnapshot,
-        skylines: Skylines,
-        wanted: WantedClaim,
-        span: StartSpan,
-        budget: SearchBudget,
-    ) -> None:
-        self._snapshot = snapshot
-        self._skylines = skylines
+    def __init__(self, search: TimedSearch, wanted: WantedClaim, span: StartSpan) -> None:
+        self._search = search
+        self._snapshot = search.snapshot
+        self._skylines = search.skylines
         self._wanted = wanted
         self._span = span
-        self._budget = budget
-        self._searches = KnownSearches(snapshot)
-        self._pools = sorted(snapshot.by_trait.get(SHARES, ()))
+        self._searches = KnownSearches(self._snapshot)
+        self._pools = sorted(self._snapshot.by_trait.get(SHARES, ()))
         # the seed is fixed, so that equal questions get equal answers
         self._rng = random.Random(0)
         #: the states of hosts on which the claim has no place
@@ -343,16 +315,15 @@ class _WindowTest:
         # most searches have no failures, and need no states
         if self._failed and self._state_of(root, window) in self._failed:
             return None
-        here = snapshot_during(self._snapshot, (root,), self._skylines, window)
-        self._budget.spend(len(here))
+        here = hosts_during(self._search, (root,), window)
         wanted = replace(self._wanted, only=frozenset({self._snapshot.providers[root].uuid}))
         world = ClaimScenario.from_members(here, {}, [wanted], self._searches)
-        placed = place_claims(world, [wanted], self._budget, self._rng)
+        placed = place_claims(world, [wanted], self._search.budget, self._rng)
         if isinstance(placed, UnplacedClaim):
             if (state := self._state_of(root, window)) is not None:
                 self._failed.add(state)
             return None
-        return free_window(self._snapshot, self._skylines, placed, start)
+        return free_window(self._search, placed, start)
 
     def next_end(self, root: int, time: float) -> float:
         """Return the first end after ``time`` of an amount of the host or of a sharing provider."""

@@ -13,8 +13,9 @@ from placement.read_model.feed import ModelView, ReadModel
 from placement.search.budget import SearchBudget
 from placement.search.claims.availability import members_of
 from placement.search.claims.claim import WantedClaim
+from placement.search.claims.host_rooms import TimedSearch
 from placement.search.claims.scores import ATTRIBUTE
-from placement.search.claims.timetable import WindowTimetable
+from placement.search.claims.timetable import TimedView, WindowTimetable
 from placement.search.request import check_names, named_roots
 
 # an outdated snapshot costs only time: the database refuses its choice, and the service chooses again
@@ -46,6 +47,11 @@ class ClaimContext:
     def make_budget(self, view: ModelView, seconds: float) -> SearchBudget:
         """Return a budget of CPU time for a search in a view; the search's pauses let other requests run."""
         return SearchBudget(seconds, yield_lock=view.yield_after(self.check_awaited))
+
+    def search_in(self, timed: TimedView, seconds: float) -> TimedSearch:
+        """Return a search in a view with timed amounts, with a budget of CPU time."""
+        budget = self.make_budget(timed.view, seconds)
+        return TimedSearch(timed.view.snapshot, timed.skylines, budget, self.rng)
 
 
 def check_claim_names(view: ModelView, wanted: Sequence[WantedClaim]) -> None:

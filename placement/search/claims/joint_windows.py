@@ -18,23 +18,22 @@ import math
 import random
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
 from placement.read_model.provider import SHARES
-from placement.read_model.snapshot import ModelSnapshot
-from placement.search.budget import SearchBudget
 from placement.search.claims.availability import (
     FreeWindow,
     StartSpan,
     allowed_roots,
     free_window,
-    snapshot_during,
+    hosts_during,
+    members_of,
     times_by_way,
 )
 from placement.search.claims.claim import ClaimScenario, KnownSearches, WantedClaim
-from placement.search.claims.host_rooms import HostTimes, Skylines
+from placement.search.claims.host_rooms import HostTimes, TimedSearch
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.groups import GroupPolicy
 from placement.store.time_profile import TimeWindow
@@ -45,43 +44,32 @@ _TRIED_FIRST: Final = 64
 """Number of hosts for each claim that the search tries before all others."""
 
 
-def find_joint(
-    snapshot: ModelSnapshot,
-    skylines: Skylines,
-    wanted: Sequence[WantedClaim],
-    span: StartSpan,
-    budget: SearchBudget,
-) -> Iterator[FreeWindow]:
+def find_joint(search: TimedSearch, wanted: Sequence[WantedClaim], span: StartSpan) -> Iterator[FreeWindow]:
     """Yield free windows of claims, the earliest first.
 
     Each window begins after the free time of the previous window.
     """
-    hosts = _JointHosts.from_claims(snapshot, skylines, wanted, span, budget)
-    ends = _ends_ahead(snapshot, skylines, hosts.roots, span.begin)
     # the seed is fixed, so that equal questions get equal answers
-    rng = random.Random(0)
+    search = replace(search, rng=random.Random(0))
+    hosts = _JointHosts.from_claims(search, wanted, span)
+    ends = _ends_ahead(search, hosts.roots, span.begin)
     start = span.begin
     while start <= span.last:
-        budget.spend()
+        search.budget.spend()
         if (later := hosts.first_start(start)) > start:
             start = later
             continue
-        placed = hosts.place_during(span.window_at(start), budget, rng)
+        placed = hosts.place_during(span.window_at(start))
         if not placed:
             start = whole_milliseconds(next((each for each in ends if each > start), math.inf))
             continue
-        found = free_window(snapshot, skylines, placed, start)
+        found = free_window(search, placed, start)
         yield found
         start = whole_milliseconds(found.free_until)
 
 
 def place_jointly(
-    snapshot: ModelSnapshot,
-    skylines: Skylines,
-    wanted: Sequence[WantedClaim],
-    window: TimeWindow,
-    budget: SearchBudget,
-    rng: random.Random,
+    search: TimedSearch, wanted: Sequence[WantedClaim], window: TimeWindow
 ) -> list[PlacedClaim]:
     """Return places of all claims during one window; empty if the claims do not all fit.
 
@@ -89,19 +77,15 @@ def place_jointly(
     """
     start = window.starts_at
     span = StartSpan(start, start, window.duration_seconds)
-    hosts = _JointHosts.from_claims(snapshot, skylines, wanted, span, budget)
-    return [] if hosts.first_start(start) > start else hosts.place_during(window, budget, rng)
+    hosts = _JointHosts.from_claims(search, wanted, span)
+    return [] if hosts.first_start(start) > start else hosts.place_during(window)
 
 
-def _ends_ahead(
-    snapshot: ModelSnapshot, skylines: Skylines, roots: Iterable[int], begin: float
-) -> Iterator[float]:
+def _ends_ahead(search: TimedSearch, roots: Iterable[int], begin: float) -> Iterator[float]:
     """Yield the end times of timed amounts of hosts and of sharing providers, in ascending order."""
     # this is a generator, so that nothing is read unless some start has too little room
-    concerned = {each for root in roots for each in snapshot.trees[root]} | snapshot.by_trait.get(
-        SHARES, set()
-    )
-    here = (skylines[each] for each in sorted(concerned) if each in skylines)
+    concerned = {each.id for each in members_of(search.snapshot, roots)}
+    here = (search.skylines[each] for each in sorted(concerned) if each in search.skylines)
     yield from heapq.merge(*(one.falls_after(begin) for each in here for one in each.values()))
 
 
@@ -165,28 +149,19 @@ class _JointHosts:
 
     def __init__(
         self,
-        snapshot: ModelSnapshot,
-        skylines: Skylines,
+        search: TimedSearch,
         wanted: Sequence[WantedClaim],
         by_claim: Sequence[_ClaimHosts],
         roots: frozenset[int],
     ) -> None:
-        self._snapshot = snapshot
-        self._skylines = skylines
+        self._search = search
         self._wanted = wanted
-        self._searches = KnownSearches(snapshot)
+        self._searches = KnownSearches(search.snapshot)
         self._by_claim = by_claim
         self.roots = roots
 
     @classmethod
-    def from_claims(
-        cls,
-        snapshot: ModelSnapshot,
-        skylines: Skylines,
-        wanted: Sequence[WantedClaim],
-        span: StartSpan,
-        budget: SearchBudget,
-    ) -> _JointHosts:
+    def from_claims(cls, search: TimedSearch, wanted: Sequence[WantedClaim], span: StartSpan) -> _JointHosts:
         """Return the hosts of several claims; equal claims share one list of hosts."""
         likeness: dict[Hashable, WantedClaim] = {}
         counts: Counter[Hashable] = Counter()
@@ -196,17 +171,17 @@ class _JointHosts:
             likeness.setdefault(key, each)
             counts[key] += 1
         by_claim, roots = list[_ClaimHosts](), set[int]()
-        has_pools = SHARES in snapshot.by_trait
+        has_pools = SHARES in search.snapshot.by_trait
         for key, each in likeness.items():
-            allowed = sorted(allowed_roots(snapshot, each, budget))
+            allowed = sorted(allowed_roots(search.snapshot, each, search.budget))
             roots.update(allowed)
-            times = times_by_way(snapshot, skylines, each, span.duration, budget)
+            times = times_by_way(search, each, span.duration)
             is_apart = each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY
             # a claim that takes all amounts from sharing providers counts only on the hosts of these
             # providers
             count = 1 if has_pools else counts[key]
             by_claim.append(_ClaimHosts(times, count, dict.fromkeys(allowed, -math.inf), span.last, is_apart))
-        return cls(snapshot, skylines, wanted, by_claim, frozenset(roots))
+        return cls(search, wanted, by_claim, frozenset(roots))
 
     def first_start(self, start: float) -> float:
         """Return the first start, at ``start`` or later, that no claim excludes.
@@ -215,13 +190,12 @@ class _JointHosts:
         """
         return max(each.first_start(start) for each in self._by_claim)
 
-    def place_during(self, window: TimeWindow, budget: SearchBudget, rng: random.Random) -> list[PlacedClaim]:
+    def place_during(self, window: TimeWindow) -> list[PlacedClaim]:
         """Return the places of all claims during a window; empty if they do not fit at the same time."""
         for roots in self._possible_roots(window.starts_at):
-            here = snapshot_during(self._snapshot, roots, self._skylines, window)
-            budget.spend(len(here))
+            here = hosts_during(self._search, roots, window)
             world = ClaimScenario.from_members(here, {}, self._wanted, self._searches)
-            placed = place_claims(world, self._wanted, budget, rng)
+            placed = place_claims(world, self._wanted, self._search.budget, self._search.rng)
             if not isinstance(placed, UnplacedClaim):
                 return placed
         return []

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.read_model.snapshot import ModelSnapshot
-from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.budget import BudgetExhausted
 from placement.search.claims.availability import FreeWindow, StartSpan
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.joint_windows import find_joint
@@ -23,7 +23,7 @@ from tests.placement.search.claims.timed_worlds import (
     fits,
     have_room,
     make_wanted,
-    skylines_of,
+    timed_search,
     worlds,
 )
 from tests.placement.search.snapshots import Spec, build, name_to_uuid
@@ -38,8 +38,7 @@ def found(
     span: StartSpan,
     limit: int = 9,
 ) -> list[FreeWindow]:
-    answers = find_joint(snapshot, skylines_of(snapshot, amounts), wanted, span, SearchBudget())
-    return list(islice(answers, limit))
+    return list(islice(find_joint(timed_search(snapshot, amounts), wanted, span), limit))
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -102,4 +101,4 @@ def test_the_price_of_a_joint_search_is_bounded() -> None:
     snapshot = build(*(Spec(f"cn{number}", inventories={"VCPU": 4}) for number in range(200)))
     wanted = [make_wanted("resources=VCPU:1")] * 2
     with pytest.raises(BudgetExhausted):
-        list(find_joint(snapshot, {}, wanted, StartSpan(0, 99, 4), SearchBudget(seconds=0.0)))
+        list(find_joint(timed_search(snapshot, [], seconds=0.0), wanted, StartSpan(0, 99, 4)))

@@ -20,7 +20,7 @@ from placement.read_model.feed import ReadModel
 from placement.search.budget import SearchBudget
 from placement.search.claims import timetable as timetable_module
 from placement.search.claims.availability import skylines_in
-from placement.search.claims.host_rooms import HostTimes
+from placement.search.claims.host_rooms import HostTimes, TimedSearch
 from placement.search.claims.timetable import WindowTimetable
 from placement.store import due_changes, time_schedule
 from placement.store.time_schedule import read_schedule
@@ -148,7 +148,11 @@ def check_equal(database: ServiceDatabase, timetable: WindowTimetable, said: obj
         # searches add rooms to the skylines, and these rooms must follow the writes, too
         for query in ("resources=VCPU:1", "resources=VCPU:3,DISK_GB:1"):
             kept, new = (
-                HostTimes(view.snapshot, each, make_wanted(query), HOUR, SearchBudget())
+                HostTimes(
+                    TimedSearch(view.snapshot, each, SearchBudget(), random.Random(0)),
+                    make_wanted(query),
+                    HOUR,
+                )
                 for each in (skylines, fresh)
             )
             for root in view.snapshot.roots():
