@@ -24,7 +24,7 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree, ProviderSet, TreeClass
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidates import AllocationCandidate, Offer, PatternBatch, UnusedPatterns
-from placement.search.compiled_request import CompiledRequest, SearchResults, options_of, serving_needs
+from placement.search.compiled_request import CompiledRequest, SearchResults, options_of
 from placement.search.conditions import MetPositions, ProviderNeed, needs_of, root_conditions
 from placement.search.equivalence import root_reader, tree_reader
 from placement.search.request import CandidatesRequest
@@ -438,7 +438,7 @@ class CandidateSearch:
         serving: Sequence[Sequence[int]] = ()
         if ids:
             if ids not in self._serving:
-                self._serving[ids] = serving_needs(rules, sharing.providers)
+                self._serving[ids] = rules.serving_needs(sharing.providers)
             serving = self._serving[ids]
         options = options_of(rules, tree, serving, met)
         if options is None:

@@ -59,9 +59,7 @@ class ConditionWords:
     lacking: str = ""
     """Predicate, with a plural verb, that describes hosts which do not meet the condition."""
     parameter: str = ""
-    """Name of the query parameter that states the condition, without a suffix; empty if there is no such
-    parameter.
-    """
+    """Name of the query parameter that states the condition, without a suffix; empty if there is none."""
     mark: str = ""
     """Prefix of the value of ``parameter``, such as ``!`` for forbidden names."""
     unknown: str = ""
@@ -81,9 +79,7 @@ class ConditionWords:
 
 @dataclass(frozen=True, slots=True)
 class IndexedNames:
-    """The names with which an index of the snapshot finds providers.
-
-    Each candidate has a provider with one of these names.
+    """The names with which an index of the snapshot finds providers. Each candidate has such a provider.
 
     ``at_root`` tells whether this provider is the root of the anchoring tree. ``spans_trees`` tells whether a
     name at a root counts for all providers of the root's tree.
@@ -130,9 +126,7 @@ class ProviderCondition(ABC):
     exceptions are providers in trees with a root that has one of the names.
     """
     excludes: ClassVar[bool] = False
-    """Whether the condition excludes the providers that have a name of ``sets``. A condition that does not
-    exclude providers requires a name of each set.
-    """
+    """Whether the condition excludes the providers with a name of ``sets``; if not, it requires a name."""
 
     sets: tuple[Names, ...] = ()
 
@@ -167,13 +161,12 @@ class ProviderCondition(ABC):
 
         The function is valid for one request.
         """
-        # the method is correct for every condition, but slow, so the common conditions override it
+        # this is correct for every condition, but slow, so the common conditions override it
         return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 
     def single_pieces(self) -> Iterator[Self]:
         """Yield a condition for each set of names in this condition."""
-        # a condition with one piece is yielded unchanged, because replace() is slow and each request calls
-        # this
+        # one piece is yielded unchanged, because replace() is slow and each request calls this
         if len(self.sets) == 1:
             yield self
         else:
@@ -454,10 +447,7 @@ class _AggregateCondition(ProviderCondition):
         return self.admits_names(own) or self.admits_names(root)
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
-        """Return whether the provider's aggregates meet the condition.
-
-        With ``or_root``, the aggregates of the provider's root count, too.
-        """
+        """Return whether the aggregates of the provider or, with ``or_root``, of its root are as required."""
         root = None
         if self.or_root and provider.parent_id is not None:
             # for a root, ``own`` already has the aggregates of the root
