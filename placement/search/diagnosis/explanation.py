@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import repeat
 from operator import lt
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
@@ -264,10 +264,10 @@ class _WholeFunnel:
         # the survey has already checked one root of each group of equivalent hosts
         for check in self.found.on_roots:
             bit = 1 << droppable.index(check.clause)
-            self._keep_passing(check.clause, [not host.root & bit for host in self.left])
+            self._keep_passing(check.clause, [not host.unmet.root & bit for host in self.left])
         # 0 stands for leaving out no clause: if 0 is one of the alternatives, the host has these traits
         for number, check in enumerate(self.found.together):
-            self._keep_passing(check.clause, [0 in host.traits[number] for host in self.left])
+            self._keep_passing(check.clause, [0 in host.unmet.traits[number] for host in self.left])
 
     def check_together(self) -> None:
         """Check the conditions that concern several parts together.
@@ -326,9 +326,7 @@ class _WholeFunnel:
         # a stable sort keeps reasons with equal numbers of hosts in the documented order
         by_count = sorted(self._failed.items(), key=lambda item: -_count_hosts(item[1][0]))
         for clause, (hosts, part) in by_count:
-            examples = tuple(
-                [_nearest_miss(clause, *miss) for miss in self._nearest_misses(clause, part, hosts)]
-            )
+            examples = tuple(self._nearest_misses(clause, part, hosts))
             places, portions = self._closest_places(clause, part, hosts)
             yield UnmetReason(
                 clause,
@@ -378,8 +376,8 @@ class _WholeFunnel:
 
     def _nearest_misses(
         self, clause: RequestClause, part: int | None, hosts: Sequence[LikeHosts]
-    ) -> list[_Miss]:
-        """Return the nearest misses of all hosts that fail a clause, nearest first."""
+    ) -> Iterator[NearestMiss]:
+        """Yield the nearest misses of all hosts that fail a clause, nearest first."""
         parts = self.found.parts
         about_amount = part is not None and clause.condition in _AMOUNTS
         # a rank has the distance and the number of unserved parts in one number, which is compared faster
@@ -404,15 +402,9 @@ class _WholeFunnel:
                 named = zip(ranks, host.alike.tree_names, host.alike.roots, repeat(host), strict=False)
                 rows += sorted(named)[:MAX_EXAMPLES]
         trees = self.found.snapshot.whole_trees()
-        return [
-            (
-                trees[root],
-                _ClosestProviders(
-                    host.closest[part] if part is not None and about_amount else (), host.alike.kin
-                ),
-            )
-            for _, _, root, host in sorted(rows)[:MAX_EXAMPLES]
-        ]
+        for _, _, root, host in sorted(rows)[:MAX_EXAMPLES]:
+            positions = host.closest[part] if part is not None and about_amount else ()
+            yield _nearest_miss(clause, trees[root], positions, host.alike.kin)
 
 
 def _place_of(provider: Provider) -> ProviderPlace:
@@ -431,16 +423,6 @@ def _names_nothing_known(snapshot: ModelSnapshot, clause: RequestClause) -> bool
         return False
     return condition((frozenset(clause.names),)).is_unknown(snapshot)
 
-
-class _ClosestProviders(NamedTuple):
-    """The providers of a host that come closest to a clause, by position."""
-
-    positions: tuple[int, ...]
-    kin: TreeKin
-
-
-_Miss = tuple[HostTree, _ClosestProviders]
-"""A near miss: its tree and its closest providers."""
 
 _AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
 
@@ -464,18 +446,16 @@ def _find_distances(clause: RequestClause, positions: tuple[int, ...], alike: Li
     return [amount - (most if most > free else free) for free in alike.most_free(slots)]
 
 
-def _nearest_miss(clause: RequestClause, tree: HostTree, at: _ClosestProviders) -> NearestMiss:
-    if not at.positions:
+def _nearest_miss(
+    clause: RequestClause, tree: HostTree, positions: Sequence[int], kin: TreeKin
+) -> NearestMiss:
+    """Return the near miss of a tree, with the closest of the providers at these positions."""
+    if not positions:
         return NearestMiss(tree.root)
-    providers, own = at.kin.providers(tree), at.kin.own
+    providers = kin.providers(tree)
     found = [
-        (
-            position >= own,
-            providers[position].id,
-            providers[position],
-            _found_amount(clause, providers[position]),
-        )
-        for position in at.positions
+        (at >= kin.own, providers[at].id, providers[at], _found_amount(clause, providers[at]))
+        for at in positions
     ]
     # the tree's own providers come first, and then the lowest id, so that equal requests name the same
     # provider
