@@ -23,7 +23,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Final
@@ -37,6 +37,7 @@ from placement.search.claims.claim import (
     KnownSearches,
     WantedClaim,
     taken_amounts,
+    with_more_used,
 )
 from placement.search.claims.host_rooms import NO_SKYLINES, HostTimes, Skylines, TimedSearch
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
@@ -101,13 +102,6 @@ def snapshot_during(
     return snapshot.trees_alone(some, used)
 
 
-def hosts_during(search: TimedSearch, roots: Iterable[int], window: TimeWindow) -> ModelSnapshot:
-    """Return the small snapshot of some hosts during a window, and count the work against the budget."""
-    here = snapshot_during(search.snapshot, roots, search.skylines, window)
-    search.budget.spend(len(here))
-    return here
-
-
 def members_of(snapshot: ModelSnapshot, roots: Iterable[int]) -> Iterator[Provider]:
     """Yield all providers that a claim on these hosts can use, including all sharing providers."""
     return (
@@ -148,6 +142,28 @@ def place_during(
     :param members: the present members of the groups that the claims join.
     """
     world = ClaimScenario.from_members(during_window(search, window), members, wanted)
+    placed = place_claims(world, wanted, search.budget, search.rng)
+    return [] if isinstance(placed, UnplacedClaim) else placed
+
+
+def place_on_hosts(
+    search: TimedSearch,
+    roots: Iterable[int],
+    wanted: Sequence[WantedClaim],
+    window: TimeWindow,
+    searches: KnownSearches | None = None,
+    arriving: Sequence[tuple[str, Mapping[str, int]]] = (),
+) -> list[PlacedClaim]:
+    """Return places of all claims on some hosts during a window; empty if there are none.
+
+    :param searches: searches of earlier calls for the same claims.
+    :param arriving: further used amounts during the window, by uuid of the provider.
+    """
+    here = snapshot_during(search.snapshot, roots, search.skylines, window)
+    if arriving:
+        here = with_more_used(here, arriving)
+    search.budget.spend(len(here))
+    world = ClaimScenario.from_members(here, {}, wanted, searches)
     placed = place_claims(world, wanted, search.budget, search.rng)
     return [] if isinstance(placed, UnplacedClaim) else placed
 
@@ -242,9 +258,7 @@ def place_in_window(
     for one, times in zip(wanted.all_ways, ways, strict=True):
         possible = times.possible_roots(chain(roots[first:], roots[:first]))
         for chosen in _tight_hosts(times, possible, window.starts_at, now):
-            world = ClaimScenario.from_members(hosts_during(search, chosen, window), {}, [one])
-            placed = place_claims(world, [one], search.budget, search.rng)
-            if not isinstance(placed, UnplacedClaim):
+            if placed := place_on_hosts(search, chosen, [one], window):
                 return [replace(each, wanted=wanted) for each in placed]
     return []
 
@@ -294,15 +308,14 @@ class _WindowTest:
     """Tests whether a claim fits on a host during a window, by placing the claim there."""
 
     def __init__(self, search: TimedSearch, wanted: WantedClaim, span: StartSpan) -> None:
-        self._search = search
+        # the seed is fixed, so that equal questions get equal answers
+        self._search = replace(search, rng=random.Random(0))
         self._snapshot = search.snapshot
         self._skylines = search.skylines
         self._wanted = wanted
         self._span = span
         self._searches = KnownSearches(self._snapshot)
         self._pools = sorted(self._snapshot.by_trait.get(SHARES, ()))
-        # the seed is fixed, so that equal questions get equal answers
-        self._rng = random.Random(0)
         #: the states of hosts on which the claim has no place
         self._failed: set[Hashable] = set()
         self._read_tree = tree_reader(
@@ -315,11 +328,9 @@ class _WindowTest:
         # most searches have no failures, and need no states
         if self._failed and self._state_of(root, window) in self._failed:
             return None
-        here = hosts_during(self._search, (root,), window)
         wanted = replace(self._wanted, only=frozenset({self._snapshot.providers[root].uuid}))
-        world = ClaimScenario.from_members(here, {}, [wanted], self._searches)
-        placed = place_claims(world, [wanted], self._search.budget, self._rng)
-        if isinstance(placed, UnplacedClaim):
+        placed = place_on_hosts(self._search, (root,), [wanted], window, self._searches)
+        if not placed:
             if (state := self._state_of(root, window)) is not None:
                 self._failed.add(state)
             return None

@@ -28,13 +28,13 @@ from placement.search.claims.availability import (
     StartSpan,
     allowed_roots,
     free_window,
-    hosts_during,
     members_of,
+    place_on_hosts,
     times_by_way,
 )
-from placement.search.claims.claim import ClaimScenario, KnownSearches, WantedClaim
+from placement.search.claims.claim import KnownSearches, WantedClaim
 from placement.search.claims.host_rooms import HostTimes, TimedSearch
-from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
+from placement.search.claims.placement import PlacedClaim
 from placement.store.groups import GroupPolicy
 from placement.store.time_profile import TimeWindow
 from placement.store.time_skyline import whole_milliseconds
@@ -193,10 +193,7 @@ class _JointHosts:
     def place_during(self, window: TimeWindow) -> list[PlacedClaim]:
         """Return the places of all claims during a window; empty if they do not fit at the same time."""
         for roots in self._possible_roots(window.starts_at):
-            here = hosts_during(self._search, roots, window)
-            world = ClaimScenario.from_members(here, {}, self._wanted, self._searches)
-            placed = place_claims(world, self._wanted, self._search.budget, self._search.rng)
-            if not isinstance(placed, UnplacedClaim):
+            if placed := place_on_hosts(self._search, roots, self._wanted, window, self._searches):
                 return placed
         return []
 

@@ -26,11 +26,11 @@ from typing import Final
 
 from placement.exceptions import InvalidRequest
 from placement.search.budget import BudgetExhausted
-from placement.search.claims.availability import allowed_roots, hosts_during, members_of, place_during
-from placement.search.claims.claim import ClaimScenario, WantedClaim, wanted_classes
+from placement.search.claims.availability import allowed_roots, members_of, place_during, place_on_hosts
+from placement.search.claims.claim import WantedClaim, wanted_classes
 from placement.search.claims.host_rooms import NO_SKYLINES, HostTimes, TimedSearch
 from placement.search.claims.joint_windows import place_jointly
-from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
+from placement.search.claims.placement import PlacedClaim
 from placement.store.groups import Members
 from placement.store.time_profile import AT_ONCE, MAX_AHEAD, TimeWindow, check_window, iso_time
 
@@ -256,9 +256,5 @@ class _HostStays:
         )
 
     def _place_at(self, root: int, end: float) -> Sequence[PlacedClaim]:
-        search = self._search
-        wanted = replace(self._wanted, only=frozenset({search.snapshot.providers[root].uuid}))
-        here = hosts_during(search, (root,), self._span.window_until(end))
-        world = ClaimScenario.from_members(here, {}, [wanted])
-        placed = place_claims(world, [wanted], search.budget, search.rng)
-        return () if isinstance(placed, UnplacedClaim) else placed
+        wanted = replace(self._wanted, only=frozenset({self._search.snapshot.providers[root].uuid}))
+        return place_on_hosts(self._search, (root,), [wanted], self._span.window_until(end))

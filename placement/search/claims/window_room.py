@@ -55,23 +55,21 @@ from placement.search.budget import BudgetExhausted
 from placement.search.claims.availability import (
     NEVER,
     allowed_roots,
-    hosts_during,
     members_of,
     place_during,
+    place_on_hosts,
     skylines_in,
     times_by_way,
 )
 from placement.search.claims.claim import (
-    ClaimScenario,
     WantedClaim,
     taken_amounts,
     wanted_classes,
-    with_more_used,
 )
 from placement.search.claims.claim_context import ClaimContext, possible_providers
 from placement.search.claims.host_rooms import NO_SKYLINES, TimedSearch
 from placement.search.claims.longest_stay import StaySpan
-from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
+from placement.search.claims.placement import PlacedClaim
 from placement.store.time_profile import HoldKey, TimedAmount, TimeWindow
 from placement.store.time_schedule import TimeSchedule, read_schedule
 from placement.store.time_skyline import SkylinesByClass, make_skylines
@@ -181,8 +179,13 @@ class WindowMover:
                 taken = Taken()
                 moves = self._moves_of(tree, here, moving, taken)
                 if len(moves) == len(moving):
-                    placed = self._place_claim(tree, left, taken, wanted, window)
-                    if not isinstance(placed, UnplacedClaim):
+                    # a window of a sharing provider moves to another one, which the claim perhaps uses, too
+                    arriving = [
+                        (self._snapshot.providers[at].uuid, {name: amount})
+                        for (at, name), amount in taken.items()
+                    ]
+                    placed = place_on_hosts(left, (root,), [wanted], window, arriving=arriving)
+                    if placed:
                         moved = tuple(sorted(moving))
                         return MovedPlaces([replace(each, moved=moved) for each in placed], moves)
         return None
@@ -227,17 +230,6 @@ class WindowMover:
                 break
             moves.append(found)
         return moves
-
-    def _place_claim(
-        self, tree: HostTree, left: TimedSearch, taken: Taken, wanted: WantedClaim, window: TimeWindow
-    ) -> list[PlacedClaim] | UnplacedClaim:
-        """Place a claim on a host beside the amounts that moved windows take from their new hosts."""
-        snapshot = hosts_during(left, (tree.root.id,), window)
-        # a window of a sharing provider moves to another one, which the claim perhaps uses, too
-        arriving = ((self._snapshot.providers[at].uuid, {name: used}) for (at, name), used in taken.items())
-        snapshot = with_more_used(snapshot, arriving)
-        world = ClaimScenario.from_members(snapshot, {}, [wanted])
-        return place_claims(world, [wanted], left.budget, left.rng)
 
 
 def _moving_sets(
