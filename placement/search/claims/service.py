@@ -237,6 +237,8 @@ class ClaimService:
 
         # expired reservations may occupy amounts that the choice needs
         times = due_changes.write_with_room(self._context.database, write_all)
+        if not times:
+            return [*placed]
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
 
     def _place_at_once(self) -> list[PlacedClaim] | None:
