@@ -36,6 +36,8 @@ from placement.search.claims.claim import (
     HostChoice,
     KnownSearches,
     WantedClaim,
+    known_ids,
+    sharing_providers,
     taken_amounts,
     with_more_used,
 )
@@ -111,8 +113,7 @@ def members_of(snapshot: ModelSnapshot, roots: Iterable[int]) -> Iterator[Provid
 
 def _usable_roots(snapshot: ModelSnapshot, roots: Iterable[int]) -> set[int]:
     """Return the roots of these hosts and of the trees of all sharing providers."""
-    pools = {snapshot.providers[each].root_id for each in snapshot.by_trait.get(SHARES, ())}
-    return {*roots, *pools}
+    return {*roots, *(each.root_id for each in sharing_providers(snapshot))}
 
 
 def skylines_in(snapshot: ModelSnapshot, by_uuid: SkylinesByProvider) -> Skylines:
@@ -290,8 +291,8 @@ def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBu
         sharing = SharingProviders(snapshot, budget)
         found.update(possible_roots(snapshot, request, needs_of(request), sharing, by_free=False))
     if wanted.only is not None:
-        found.intersection_update(snapshot.by_uuid[each] for each in wanted.only if each in snapshot.by_uuid)
-    return found.difference(snapshot.by_uuid[each] for each in wanted.avoid if each in snapshot.by_uuid)
+        found &= known_ids(snapshot, wanted.only)
+    return found - known_ids(snapshot, wanted.avoid)
 
 
 def free_window(search: TimedSearch, placed: Iterable[PlacedClaim], start: float) -> FreeWindow:

@@ -181,6 +181,21 @@ def taken_amounts(choices: Iterable[HostChoice]) -> Counter[tuple[int, str]]:
     return taken
 
 
+def known_ids(snapshot: ModelSnapshot, uuids: Iterable[str]) -> set[int]:
+    """Return the ids of the providers with these uuids; unknown uuids are left out."""
+    return {snapshot.by_uuid[each] for each in uuids if each in snapshot.by_uuid}
+
+
+def sharing_providers(snapshot: ModelSnapshot) -> list[Provider]:
+    """Return all sharing providers, of which a cloud has few."""
+    return [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
+
+
+def shared_classes(snapshot: ModelSnapshot) -> set[str]:
+    """Return the resource classes of all sharing providers."""
+    return {name for pool in sharing_providers(snapshot) for name in pool.inventories}
+
+
 def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bool:
     """Return whether every choice takes an amount from the tree at which it is anchored.
 
@@ -188,9 +203,7 @@ def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bo
     that no sharing provider has makes the result True. Otherwise a choice can take all amounts from sharing
     providers.
     """
-    # a choice takes amounts from another host only through sharing providers, and a cloud has few of these
-    pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
-    shared = {name for pool in pools for name in pool.inventories}
+    shared = shared_classes(snapshot)
     return any(not shared.issuperset(group.resources) for group in request.groups)
 
 

@@ -12,7 +12,7 @@ from placement.exceptions import InvalidRequest
 from placement.read_model.feed import ModelView, ReadModel
 from placement.search.budget import SearchBudget
 from placement.search.claims.availability import members_of
-from placement.search.claims.claim import WantedClaim
+from placement.search.claims.claim import WantedClaim, known_ids
 from placement.search.claims.host_rooms import TimedSearch
 from placement.search.claims.scores import ATTRIBUTE
 from placement.search.claims.timetable import TimedView, WindowTimetable
@@ -80,5 +80,5 @@ def possible_providers(model: ReadModel, wanted: Sequence[WantedClaim]) -> set[s
     # seems to have less room
     with model.recent_view(RECENT) as view:
         snapshot = view.snapshot
-        roots = {snapshot.by_uuid[each] for each in named if each in snapshot.by_uuid}
-        return {each.uuid for each in members_of(snapshot, roots.intersection(snapshot.trees))}
+        roots = known_ids(snapshot, named).intersection(snapshot.trees)
+        return {each.uuid for each in members_of(snapshot, roots)}

@@ -20,11 +20,10 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
-from placement.search.claims.claim import WantedClaim
+from placement.search.claims.claim import WantedClaim, shared_classes
 from placement.search.claims.topology import SPLIT
 from placement.store.time_profile import TimeWindow
 from placement.store.time_skyline import NO_SKYLINE, SkylinesByClass, TimeSkyline, whole_milliseconds
@@ -173,11 +172,8 @@ class HostTimes:
         self._skylines = search.skylines
         self._duration = duration
         self._budget = search.budget
-        pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
-        shared = {name for pool in pools for name in pool.inventories}
-        self._needs = [
-            (each, rooms_of(search.skylines, each.resource_class)) for each in _class_needs(wanted, shared)
-        ]
+        needs = _class_needs(wanted, shared_classes(snapshot))
+        self._needs = [(each, rooms_of(search.skylines, each.resource_class)) for each in needs]
         #: the limits of hosts, by root; None for a host on which the request fits at no time
         self._limits: dict[int, _HostLimits | None] = {}
 

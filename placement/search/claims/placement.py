@@ -25,7 +25,9 @@ from placement.search.claims.claim import (
     ClaimScenario,
     HostChoice,
     WantedClaim,
+    known_ids,
     stays_at_its_host,
+    taken_amounts,
 )
 from placement.search.claims.score_bounds import ScoreUpperBounds
 from placement.search.claims.scores import Choices, ChoiceScorer, Found, best_first
@@ -224,9 +226,9 @@ class _ClaimPlacing:
                 tried.add(alike)
                 # larger snapshots get more steps, because a scenario copies the indexes of the snapshot
                 self._budget.spend(len(world.snapshot) // 8)
-                others = self._place_from(
-                    world.with_choice(wanted, choice), number + 1, _with_choice(taken, choice)
-                )
+                after = Counter(taken)
+                after.update(taken_amounts([choice]))
+                others = self._place_from(world.with_choice(wanted, choice), number + 1, after)
             if others is not None:
                 return [
                     PlacedClaim(wanted, choice, _find_alternates(wanted, choice, chain(passed, choices))),
@@ -299,14 +301,6 @@ class _ClaimPlacing:
         return self._read_tree(tree), tree.kind, tree.free, within, others
 
 
-def _with_choice(taken: Mapping[tuple[int, str], int], choice: HostChoice) -> Mapping[tuple[int, str], int]:
-    more = dict(taken)
-    for provider, amounts in choice.resources:
-        for name, amount in amounts.items():
-            more[provider.id, name] = more.get((provider.id, name), 0) + amount
-    return more
-
-
 def _make_choice(world: ClaimScenario, found: Found) -> HostChoice:
     return (
         HostChoice.from_candidate(world.snapshot, found) if isinstance(found, AllocationCandidate) else found
@@ -328,10 +322,8 @@ def choices_at_hosts(
     :param distinct_only: whether to leave out choices that differ from another choice only in equal devices.
     """
     snapshot, group, beside = world.snapshot, wanted.group, world.members_beside(wanted.group)
-    avoided = {snapshot.by_uuid[uuid] for uuid in wanted.avoid if uuid in snapshot.by_uuid}
-    only = None
-    if wanted.only is not None:
-        only = {snapshot.by_uuid[uuid] for uuid in wanted.only if uuid in snapshot.by_uuid}
+    avoided = known_ids(snapshot, wanted.avoid)
+    only = None if wanted.only is None else known_ids(snapshot, wanted.only)
     shared = SHARES in snapshot.by_trait
     found: CandidateSearch | SplitChoices
     if wanted.topology is None:

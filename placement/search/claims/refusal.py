@@ -18,7 +18,13 @@ from placement.exceptions import NoCandidate
 from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.claims.claim import ClaimScenario, WantedClaim, stays_at_its_host
+from placement.search.claims.claim import (
+    ClaimScenario,
+    WantedClaim,
+    known_ids,
+    sharing_providers,
+    stays_at_its_host,
+)
 from placement.search.claims.placement import UnplacedClaim, choices_at_hosts
 from placement.search.claims.split_choices import full_amounts, is_splittable
 from placement.search.claims.topology import SPLIT, TopologyPolicy
@@ -240,8 +246,6 @@ def _hosts_left(
     wanted = ways[0]
     snapshot, group, beside = world.snapshot, wanted.group, world.members_beside(wanted.group)
     left, left_out = set(snapshot.roots()), dict[str, int]()
-    named = {root for root in left if wanted.only and snapshot.providers[root].uuid in wanted.only}
-    avoided = {root for root in left if snapshot.providers[root].uuid in wanted.avoid}
     # the size of the group is checked only if each choice stays at its host; otherwise roots of sharing
     # providers would also count as hosts of the group
     full = set[int]()
@@ -249,8 +253,8 @@ def _hosts_left(
         full = {root for root in left if not group.allows_hosts((root,), beside)}
     # each excluded host counts only for the first reason that applies
     for by, roots in (
-        ("allowed_hosts", left - named if wanted.only is not None else set()),
-        ("excluded_hosts", avoided),
+        ("allowed_hosts", left - known_ids(snapshot, wanted.only) if wanted.only is not None else set()),
+        ("excluded_hosts", known_ids(snapshot, wanted.avoid)),
         (_full_reason(wanted), full),
     ):
         if gone := left & roots:
@@ -270,11 +274,10 @@ def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapsho
     # most claims avoid nothing, and need no copy of the snapshot
     if not wanted.avoid:
         return snapshot
-    avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
-    pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
+    avoided = known_ids(snapshot, wanted.avoid)
     used = {
         pool.id: {name: inventory.capacity for name, inventory in pool.inventories.items()}
-        for pool in pools
+        for pool in sharing_providers(snapshot)
         if pool.root_id in avoided
     }
     return snapshot.with_usage(used) if used else snapshot
@@ -284,7 +287,7 @@ def _mark_avoided(
     snapshot: ModelSnapshot, wanted: WantedClaim, explanation: RequestExplanation
 ) -> RequestExplanation:
     """Change the explanation so that avoided sharing providers are called "avoided" instead of full."""
-    avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
+    avoided = known_ids(snapshot, wanted.avoid)
 
     def is_avoided(miss: NearestMiss) -> bool:
         return miss.provider is not None and miss.provider.root_id in avoided
