@@ -257,32 +257,37 @@ def _is_about_all(request: CandidatesRequest) -> bool:
     )
 
 
+@dataclass(eq=False, slots=True)
 class TreeKin:
     """Trees that, for one request, differ only in their free amounts; ``shared`` are their sharing providers.
 
     These trees are divided into groups: by whether each slot has enough free for each requested amount. If
     several needs ask for a class, each sum of some of their amounts counts as an amount. If there are too
     many such sums, the division compares the free amounts themselves, up to the sum of all needs.
+
+    ``features`` has the ids of the sharing providers, what conditions tell of the trees, and how amounts can
+    be given.
     """
 
-    def __init__(
-        self, part: TablePart, shared: tuple[Provider, ...], features: tuple[Hashable, ...], compared: Slots
-    ) -> None:
-        self.part = part
-        self.shared = shared
-        #: the ids of the sharing providers, what conditions tell of the trees, and how amounts can be given
-        self.features = features
-        self.compared = compared
-        places = part.places
-        self.where, self.lineages = places.where, places.lineages
-        self.slots, self.having = places.slots, places.having
-        #: the number of providers that belong to the tree itself
-        self.own = len(places.lineages)
+    part: TablePart
+    shared: tuple[Provider, ...]
+    features: tuple[Hashable, ...]
+    compared: Slots
+
+    @property
+    def places(self) -> TreePlaces:
+        """The positions and slots of the providers of each tree."""
+        return self.part.places
+
+    @property
+    def own(self) -> int:
+        """The number of providers that belong to the tree itself."""
+        return len(self.part.places.lineages)
 
     def providers(self, tree: HostTree) -> tuple[Provider, ...]:
         """The providers of a tree, then its sharing providers, by position of the layout."""
-        members = tree.members
-        return *[members[at] for at in tree.shape.frame.layout_of(self.where).positions], *self.shared
+        members, positions = tree.members, tree.shape.frame.layout_of(self.places.where).positions
+        return *[members[at] for at in positions], *self.shared
 
 
 @dataclass(eq=False, slots=True)
@@ -394,7 +399,7 @@ def regroup_trees(
     if not by_kin:
         return
     # the layouts of the whole request are kept, because positions in the survey's results refer to them
-    asked = AskedAmounts(snapshot, request, budget, next(iter(by_kin)).where)
+    asked = AskedAmounts(snapshot, request, budget, next(iter(by_kin)).places.where)
     # the trees of one kin are grouped at a time, because the caller often needs only one group that fits
     for kin, rows in by_kin.items():
         yield from _divide_rows(kin.part, [*chain(*rows)], asked, (), kin.shared, budget)

@@ -345,13 +345,11 @@ class RelaxationSearch:
             if part.need.suffix == clause.group and name in part.capacities
         )
         bare, giving = self._found.standings[alike.kin][number]
-        kin = alike.kin
-        found = [at for at, each in giving if (at, name) in kin.slots and _is_spared(each, bits)]
+        kin, own, slots = alike.kin, alike.kin.own, alike.kin.places.slots
+        found = [at for at, each in giving if (at, name) in slots and _is_spared(each, bits)]
         for each, positions, _ in bare if alike.shared_providers else ():
             if _is_spared(each, bits):
-                found += [
-                    at for at in positions if at >= kin.own and name in kin.shared[at - kin.own].inventories
-                ]
+                found += [at for at in positions if at >= own and name in kin.shared[at - own].inventories]
         return sorted(found)
 
     def _given_portions(

@@ -369,8 +369,8 @@ class _HostSurveyor:
     def _results_of_tree(self, number: int, alike: LikeTrees, shared: Iterable[FilterResult]) -> TreeResults:
         """Return the results of the providers of a tree, and of its sharing providers (``shared``)."""
         part, tree, kin = self._found.parts[number], alike.first_tree, alike.kin
-        names, own, providers = part.need.resources, kin.own, kin.providers(tree)
-        having = {at for name, _ in names for at, _ in kin.having.get(name, ())}
+        names, own, providers, places = part.need.resources, kin.own, kin.providers(tree), kin.places
+        having = {at for name, _ in names for at, _ in places.having.get(name, ())}
         # the code uses one entry for all providers without any of the classes, because they have equal
         # results
         bare: dict[FilterResult, list[int]] = {}
@@ -387,9 +387,9 @@ class _HostSurveyor:
         for at in sorted(having):
             first, spared, _ = self._result_of(number, providers[at], tree)
             demands = [
-                (kin.slots[at, name], amount, *self._capacities[number][name])
+                (places.slots[at, name], amount, *self._capacities[number][name])
                 for name, amount in names
-                if (at, name) in kin.slots
+                if (at, name) in places.slots
             ]
             giving.append((at, FilterResult(first, spared, tuple(demands))))
         return TreeResults(
