@@ -25,10 +25,10 @@ from itertools import chain, repeat
 from operator import attrgetter, le
 from typing import Any, Final, TypeVar
 
-from placement.read_model.provider import Inventory, Provider
+from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.tree_table import TablePart, TreePlaces, TreeTable
-from placement.read_model.trees import HostTree, TreeLayout, TreeStructure, Where
+from placement.read_model.trees import HostTree, TreeStructure, Where
 from placement.search.budget import SearchBudget
 from placement.search.conditions import ProviderCondition, all_conditions, group_conditions, needs_of
 from placement.search.request import CandidatesRequest
@@ -202,31 +202,22 @@ class AskedAmounts:
         verdict = shape.bounds_of(name).give_verdict(amount)
         if verdict is not None and not (is_sum and not verdict):
             return verdict
-        layout = shape.frame.layout_of(self.where)
-        portions = self._portions_summed if is_sum else self._portions_given
-        return portions(shape, layout, name, amount)
-
-    def _portions_given(self, shape: TreeStructure, layout: TreeLayout, name: str, amount: int) -> Hashable:
+        slots = shape.frame.layout_of(self.where).slots_of(self._ranks[name])
+        inventories = [shape.portions[slot] for slot in slots]
+        if is_sum:
+            # any sum of these amounts may occur, so the key has the bounds themselves, limited to the largest
+            # sum
+            return tuple(
+                [(each.min_unit, min(each.max_unit, amount), each.step_size) for each in inventories]
+            )
         # the key only tells whether each bound is met, so that hosts of all sizes have the same key for a
         # small amount
         return tuple(
             [
                 (each.min_unit <= amount, amount <= each.max_unit, amount % each.step_size == 0)
-                for each in self._inventories_of(shape, layout, name)
+                for each in inventories
             ]
         )
-
-    def _portions_summed(self, shape: TreeStructure, layout: TreeLayout, name: str, asked: int) -> Hashable:
-        # any sum of these amounts may occur, so the key has the bounds themselves, limited to the largest sum
-        return tuple(
-            [
-                (each.min_unit, min(each.max_unit, asked), each.step_size)
-                for each in self._inventories_of(shape, layout, name)
-            ]
-        )
-
-    def _inventories_of(self, shape: TreeStructure, layout: TreeLayout, name: str) -> list[Inventory]:
-        return [shape.portions[slot] for slot in layout.slots_of(self._ranks[name])]
 
 
 def _sums_of(amounts: Iterable[int]) -> tuple[int, ...]:

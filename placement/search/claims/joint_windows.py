@@ -51,7 +51,7 @@ def find_joint(search: TimedSearch, wanted: Sequence[WantedClaim], span: StartSp
     """
     # the seed is fixed, so that equal questions get equal answers
     search = replace(search, rng=random.Random(0))
-    hosts = _JointHosts.from_claims(search, wanted, span)
+    hosts = _JointHosts(search, wanted, span)
     ends = _ends_ahead(search, hosts.roots, span.begin)
     start = span.begin
     while start <= span.last:
@@ -77,7 +77,7 @@ def place_jointly(
     """
     start = window.starts_at
     span = StartSpan(start, start, window.duration_seconds)
-    hosts = _JointHosts.from_claims(search, wanted, span)
+    hosts = _JointHosts(search, wanted, span)
     return [] if hosts.first_start(start) > start else hosts.place_during(window)
 
 
@@ -147,22 +147,11 @@ class _ClaimHosts:
 class _JointHosts:
     """The hosts that possibly have room for several claims, according to the sums of free amounts."""
 
-    def __init__(
-        self,
-        search: TimedSearch,
-        wanted: Sequence[WantedClaim],
-        by_claim: Sequence[_ClaimHosts],
-        roots: frozenset[int],
-    ) -> None:
+    def __init__(self, search: TimedSearch, wanted: Sequence[WantedClaim], span: StartSpan) -> None:
         self._search = search
         self._wanted = wanted
         self._searches = KnownSearches(search.snapshot)
-        self._by_claim = by_claim
-        self.roots = roots
-
-    @classmethod
-    def from_claims(cls, search: TimedSearch, wanted: Sequence[WantedClaim], span: StartSpan) -> _JointHosts:
-        """Return the hosts of several claims; equal claims share one list of hosts."""
+        # equal claims share one list of hosts
         likeness: dict[Hashable, WantedClaim] = {}
         counts: Counter[Hashable] = Counter()
         key: Hashable
@@ -170,18 +159,19 @@ class _JointHosts:
             key = (id(each.request), id(each.fallback), each.topology, each.only, each.avoid)
             likeness.setdefault(key, each)
             counts[key] += 1
-        by_claim, roots = list[_ClaimHosts](), set[int]()
+        self._by_claim: list[_ClaimHosts] = []
+        self.roots: set[int] = set()
         has_pools = SHARES in search.snapshot.by_trait
         for key, each in likeness.items():
             allowed = sorted(allowed_roots(search.snapshot, each, search.budget))
-            roots.update(allowed)
+            self.roots.update(allowed)
             times = times_by_way(search, each, span.duration)
             is_apart = each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY
             # a claim that takes all amounts from sharing providers counts only on the hosts of these
             # providers
             count = 1 if has_pools else counts[key]
-            by_claim.append(_ClaimHosts(times, count, dict.fromkeys(allowed, -math.inf), span.last, is_apart))
-        return cls(search, wanted, by_claim, frozenset(roots))
+            ready = dict.fromkeys(allowed, -math.inf)
+            self._by_claim.append(_ClaimHosts(times, count, ready, span.last, is_apart))
 
     def first_start(self, start: float) -> float:
         """Return the first start, at ``start`` or later, that no claim excludes.
