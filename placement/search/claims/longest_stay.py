@@ -26,10 +26,15 @@ from typing import Final
 
 from placement.exceptions import InvalidRequest
 from placement.search.budget import BudgetExhausted
-from placement.search.claims.availability import allowed_roots, members_of, place_during, place_on_hosts
+from placement.search.claims.availability import (
+    allowed_roots,
+    members_of,
+    place_during,
+    place_jointly,
+    place_on_hosts,
+)
 from placement.search.claims.claim import WantedClaim, wanted_classes
 from placement.search.claims.host_rooms import NO_SKYLINES, HostTimes, TimedSearch
-from placement.search.claims.joint_windows import place_jointly
 from placement.search.claims.placement import PlacedClaim
 from placement.store.groups import Members
 from placement.store.time_profile import AT_ONCE, MAX_AHEAD, TimeWindow, check_window, iso_time

@@ -20,6 +20,7 @@ from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.availability import (
     during_window,
     place_in_window,
+    place_jointly,
     skylines_in,
     times_by_way,
 )
@@ -31,20 +32,20 @@ from placement.search.claims.claim_context import (
     possible_providers,
 )
 from placement.search.claims.host_rooms import TimedSearch
-from placement.search.claims.joint_windows import place_jointly
 from placement.search.claims.longest_stay import StaySpan, find_latest_end, place_longest, prolong_stay
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, consumer_claims, place_claims
-from placement.search.claims.refusal import claim_refusal, reservation_refusal
+from placement.search.claims.refusal import (
+    WITHOUT_END,
+    claim_refusal,
+    describe_overlaps,
+    describe_windows,
+    overlapping_providers,
+    reservation_refusal,
+)
 from placement.search.claims.reserved_amounts import read_reserved, within_reservation
 from placement.search.claims.timetable import TimedView
 from placement.search.claims.window_room import MovedPlaces, make_room
 from placement.search.claims.window_search import find_shifts
-from placement.search.claims.windows_in_way import (
-    WITHOUT_END,
-    describe_overlaps,
-    describe_windows,
-    overlapping_providers,
-)
 from placement.store import allocations, claim_commit, consumers, due_changes, expiries, reservations
 from placement.store.claims import MIN_STAY
 from placement.store.groups import GroupMembership, Members, group_lookup, group_members

@@ -23,6 +23,7 @@ from placement.search.claims.availability import (
     StartSpan,
     during_window,
     find_free,
+    find_joint,
     place_in_window,
     times_by_way,
 )
@@ -33,12 +34,15 @@ from placement.search.claims.claim_context import (
     possible_providers,
 )
 from placement.search.claims.host_rooms import HostTimes, TimedSearch
-from placement.search.claims.joint_windows import find_joint
 from placement.search.claims.longest_stay import StaySpan, find_latest_end
 from placement.search.claims.placement import UnplacedClaim, place_claims
-from placement.search.claims.refusal import claim_refusal
+from placement.search.claims.refusal import (
+    WITHOUT_END,
+    claim_refusal,
+    describe_overlaps,
+    overlapping_providers,
+)
 from placement.search.claims.timetable import TimedView
-from placement.search.claims.windows_in_way import WITHOUT_END, describe_overlaps, overlapping_providers
 from placement.store.booking_limits import BookingLimits
 from placement.store.claims import MIN_STAY, TimeShifts
 from placement.store.groups import Members

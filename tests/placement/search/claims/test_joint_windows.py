@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted
-from placement.search.claims.availability import FreeWindow, StartSpan
+from placement.search.claims.availability import FreeWindow, StartSpan, find_joint
 from placement.search.claims.claim import WantedClaim
-from placement.search.claims.joint_windows import find_joint
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from placement.store.time_profile import TimedAmount, TimeWindow
 from tests.examples import examples

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.search.claims.availability import StartSpan
+from placement.search.claims.availability import StartSpan, find_joint, place_jointly
 from placement.search.claims.claim import WantedClaim
-from placement.search.claims.joint_windows import find_joint, place_jointly
 from placement.search.claims.placement import PlacedClaim
 from placement.search.request import CandidatesRequest
 from placement.store.groups import ConsumerGroup, GroupPolicy
