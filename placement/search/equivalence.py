@@ -266,18 +266,18 @@ class TreeKin:
     compared: Slots
 
     @property
-    def places(self) -> TreePlaces:
+    def tree_places(self) -> TreePlaces:
         """The positions and slots of the providers of each tree."""
         return self.part.places
 
     @property
-    def own(self) -> int:
+    def own_count(self) -> int:
         """The number of providers that belong to the tree itself."""
         return len(self.part.places.lineages)
 
     def providers(self, tree: HostTree) -> tuple[Provider, ...]:
         """The providers of a tree, then its sharing providers, by position of the layout."""
-        members, positions = tree.members, tree.shape.frame.layout_of(self.places.where).positions
+        members, positions = tree.members, tree.shape.frame.layout_of(self.tree_places.where).positions
         return *[members[at] for at in positions], *self.shared
 
 
@@ -390,7 +390,7 @@ def regroup_trees(
     if not by_kin:
         return
     # the layouts of the whole request are kept, because positions in the survey's results refer to them
-    asked = AskedAmounts(snapshot, request, budget, next(iter(by_kin)).places.where)
+    asked = AskedAmounts(snapshot, request, budget, next(iter(by_kin)).tree_places.where)
     # the trees of one kin are grouped at a time, because the caller often needs only one group that fits
     for kin, rows in by_kin.items():
         yield from _divide_rows(kin.part, [*chain(*rows)], asked, (), kin.shared, budget)

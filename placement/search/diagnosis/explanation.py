@@ -297,7 +297,7 @@ class _WholeFunnel:
             options, kin = host.closest, host.alike.kin
             key = options, kin.part if rules.subtrees else None
             if key not in known:
-                known[key] = pairs_fit(rules, options, kin.places.lineages)
+                known[key] = pairs_fit(rules, options, kin.tree_places.lineages)
             fits = known[key]
             # hosts of many structures are compared by position; only if this does not suffice, the request is
             # compiled for each structure
@@ -351,7 +351,7 @@ class _WholeFunnel:
         step = bounds.step if bounds else 0
         for host in hosts:
             kin = host.alike.kin
-            count = kin.own
+            count = kin.own_count
             own = [at for at in host.closest[part] if at < count]
             for at in host.closest[part][len(own) :]:
                 places.add(ProviderPlace.POOL)
@@ -367,7 +367,7 @@ class _WholeFunnel:
                 # two values are enough, because sentences only distinguish one value from several
                 if len(places) > 1 and (step or len(steps) > 1):
                     break
-                members, positions = tree.members, tree.shape.frame.layout_of(kin.places.where).positions
+                members, positions = tree.members, tree.shape.frame.layout_of(kin.tree_places.where).positions
                 for at in own:
                     provider = members[positions[at]]
                     places.add(_place_of(provider))
@@ -430,14 +430,14 @@ _AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
 
 def _find_distances(clause: RequestClause, positions: tuple[int, ...], alike: LikeTrees) -> list[int]:
     """Return for each tree how much the closest of its providers lacks of the amount in a clause."""
-    amount, kin, own = clause.amount or 0, alike.kin, alike.kin.own
+    amount, kin, own = clause.amount or 0, alike.kin, alike.kin.own_count
     # each inventory is read, because hosts of a kin may differ in min_unit, max_unit and step_size
     if clause.condition != "capacity":
         return [
             min([abs(_found_amount(clause, providers[at]) - amount) for at in positions])
             for providers in map(kin.providers, alike.member_trees)
         ]
-    slots = [kin.places.slots[at, clause.names[0]] for at in positions if at < own]
+    slots = [kin.tree_places.slots[at, clause.names[0]] for at in positions if at < own]
     # the amount is read once, because all these hosts have the same sharing providers
     most = max([_found_amount(clause, kin.shared[at - own]) for at in positions if at >= own], default=0)
     if not slots:
@@ -453,7 +453,7 @@ def _nearest_miss(
         return NearestMiss(tree.root)
     providers = kin.providers(tree)
     found = [
-        (at >= kin.own, providers[at].id, providers[at], _found_amount(clause, providers[at]))
+        (at >= kin.own_count, providers[at].id, providers[at], _found_amount(clause, providers[at]))
         for at in positions
     ]
     # the tree's own providers come first, and then the lowest id, so that equal requests name the same

@@ -345,7 +345,7 @@ class RelaxationSearch:
             if part.need.suffix == clause.group and name in part.capacities
         )
         bare, giving = self._found.standings[alike.kin][number]
-        kin, own, slots = alike.kin, alike.kin.own, alike.kin.places.slots
+        kin, own, slots = alike.kin, alike.kin.own_count, alike.kin.tree_places.slots
         found = [at for at, each in giving if (at, name) in slots and _is_spared(each, bits)]
         for each, positions, _ in bare if alike.shared_providers else ():
             if _is_spared(each, bits):
