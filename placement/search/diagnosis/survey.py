@@ -369,12 +369,8 @@ class _HostSurveyor:
     def _results_of_tree(self, number: int, alike: LikeTrees, shared: Iterable[FilterResult]) -> TreeResults:
         """Return the results of the providers of a tree, and of its sharing providers (``shared``)."""
         part, tree, kin = self._found.parts[number], alike.first_tree, alike.kin
-        names, own, providers, places = (
-            part.need.resources,
-            kin.own_count,
-            kin.providers(tree),
-            kin.tree_places,
-        )
+        names, providers = part.need.resources, kin.providers(tree)
+        own, places = kin.own_count, kin.tree_places
         having = {at for name, _ in names for at, _ in places.having.get(name, ())}
         # the code uses one entry for all providers without any of the classes, because they have equal
         # results
