@@ -86,19 +86,16 @@ def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudge
             yield root
 
 
-def has_place(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> bool:
-    """Return whether the claim fits on some host."""
-    return next(fitting_roots(world, wanted, budget), None) is not None
-
-
 def looser_topologies(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget
 ) -> Iterator[TopologyPolicy]:
     """Yield the least strict topology policy, if the claim fits with that policy."""
     # only the least strict policy is tried: if it gives the claim no place, no other policy does
     most = TopologyPolicy.BEST_EFFORT
-    if wanted.topology is not most and has_place(world, replace(wanted, topology=most), budget):
-        yield most
+    if wanted.topology is not most:
+        # one host with a place suffices
+        for _ in islice(fitting_roots(world, replace(wanted, topology=most), budget), 1):
+            yield most
 
 
 def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> TriedRelaxations:
