@@ -117,10 +117,13 @@ class BoundedCache(dict[_K, _V]):
         self._most = most
 
     def keep_value(self, key: _K, value: _V) -> _V:
-        """Keep a result, and return it; if the cache is full, drop all other results."""
-        # tracking the use of each result would cost more than making a few results again
+        """Keep a result, and return it; if the cache is full, drop every second result."""
+        # tracking the use of each result would cost more than making a few results again. Of requests that
+        # come in turn, the oldest one comes next, so dropping all old results would lose every hit
         if len(self) >= self._most:
-            self.clear()
+            # a list is copied in one step, and another thread may drop the same results
+            for dropped in list(self)[::2]:
+                self.pop(dropped, None)
         self[key] = value
         return value
 

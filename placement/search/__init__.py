@@ -5,8 +5,8 @@ Nouns
     without a suffix together; exactly one provider serves each group with a suffix. A *need* is the smallest
     part of a request that one provider serves: each suffixed group is a need, and so is each resource class
     of the unsuffixed group. A need has amounts of resource classes, and *conditions* that its provider has to
-    meet, such as required traits. Each kind of condition is one Python class, which is registered once. All
-    modules that read conditions find the class in this registry.
+    meet, such as required traits. Each kind of condition is one Python class, which is listed once. All
+    modules that read conditions find the class in this list.
 
     A candidate is *anchored* at a tree, which is the tree of the host. The providers of a candidate come from
     a *provider set*: the tree, and the sharing providers of its aggregates. The *options* of a need are the

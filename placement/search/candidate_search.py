@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Hashable, Iterable, Iterator, S
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Final, Literal, TypeVar
@@ -23,14 +23,8 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree, ProviderSet, TreeClass
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.candidates import (
-    AllocationCandidate,
-    Offer,
-    PatternBatch,
-    UnusedPatterns,
-    candidates_of,
-)
-from placement.search.compiled_request import CompiledRequest, SearchResults, options_of, serving_needs
+from placement.search.candidates import AllocationCandidate, Offer, PatternBatch, UnusedPatterns
+from placement.search.compiled_request import CompiledRequest, SearchResults, options_of
 from placement.search.conditions import MetPositions, ProviderNeed, needs_of, root_conditions
 from placement.search.equivalence import root_reader, tree_reader
 from placement.search.request import CandidatesRequest
@@ -118,19 +112,35 @@ _SUMMARY_SIZE: Final = 400
 
 
 class CandidateSearch:
-    """The search for the candidates of one request, through all trees of the snapshot."""
+    """The search for the candidates of one request, through all trees of the snapshot or host by host.
+
+    Without ``each_root``, :meth:`choices_at` yields a candidate of sharing providers alone only once. Such a
+    candidate comes with the tree that contains all its providers if that tree is searched, otherwise with any
+    tree.
+
+    :param rng: source of a random order; None keeps the order of the search.
+    :param each_root: whether a candidate of sharing providers alone is found at every root.
+    :param among: the ids of the roots that the caller searches; None means all roots.
+    :param distinct_only: whether to leave out candidates that differ from another one only in equal providers
+        and equal groups.
+    :param options_only: whether the positions in patterns count only the options of a tree.
+    """
 
     def __init__(
         self,
         snapshot: ModelSnapshot,
         request: CandidatesRequest,
-        rng: random.Random | None,
         budget: SearchBudget,
         *,
+        rng: random.Random | None = None,
+        each_root: bool = False,
+        among: Container[int] | None = None,
         distinct_only: bool = False,
         options_only: bool = False,
     ) -> None:
         self.budget = budget
+        self._each_root = each_root
+        self._among = among
         self._snapshot = snapshot
         self._trees = snapshot.whole_trees()
         self._request = request
@@ -176,7 +186,7 @@ class CandidateSearch:
         self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
         # all compiled requests use one cache, because trees of two structures can have their options at the
         # same positions
-        self._searched = SearchResults(self._rules, 1, distinct_only=distinct_only, options_only=options_only)
+        self._searched = SearchResults(self._rules, distinct_only=distinct_only, options_only=options_only)
         #: patterns of unused trees in two caches. The first has a key for each class of trees, the second for
         #: each set of positions that never belong to a pool
         self._when_empty: dict[tuple[CompiledRequest, TreeClass, tuple[int, ...]], UnusedPatterns] = {}
@@ -185,6 +195,8 @@ class CandidateSearch:
         #: tuples of sharing providers that served the request at an earlier tree without a provider of that
         #: tree
         self._alone: set[tuple[int, ...]] = set()
+        #: keys of the candidates of sharing providers alone that were found at earlier roots
+        self._seen: set[Hashable] = set()
         #: provider sets with summaries that were already added to the size of the answer
         self._sized: set[ProviderSet] = set()
 
@@ -206,18 +218,21 @@ class CandidateSearch:
         return sum(map(_need_size, self._needs))
 
     def in_snapshot(self, snapshot: ModelSnapshot) -> CandidateSearch:
-        """Return this search for another snapshot, as :meth:`CandidatesByHost.in_snapshot`."""
+        """Return this search, with its results so far, for a snapshot that differs from the first in usage.
+
+        The snapshot may lack trees of the first one. Neither snapshot may have sharing providers.
+        """
         new = copy(self)
         new._snapshot, new._trees = snapshot, snapshot.whole_trees()
         return new
 
-    def possible_roots(self) -> RootFilter:
+    def roots(self) -> RootFilter:
         """Return the roots of the trees that are possible hosts of a candidate."""
         return possible_roots(self._snapshot, self._request, self._needs, self._sharing)
 
     def by_root(self, batch: int) -> Iterator[Source]:
         """Yield each tree that can have candidates, with these candidates in batches of at most this size."""
-        roots: Iterable[int] = self.possible_roots()
+        roots: Iterable[int] = self.roots()
         # roots are drawn without replacement, so that each root comes once
         if self._rng is not None:
             found = list(roots)
@@ -231,10 +246,30 @@ class CandidateSearch:
             if uncounted == _ROOTS:
                 self.budget.spend(_ROOTS)
                 uncounted = 0
-            if source := self.source_at(root):
+            if source := self._source_at(root):
                 yield source
 
-    def source_at(self, root: int, *, each_root: bool = False) -> Source | None:
+    def choices_at(self, root: int) -> Iterator[AllocationCandidate | None]:
+        """Yield each candidate anchored at a root when it is found, and None whenever the search rests."""
+        self.budget.spend()
+        source = self._source_at(root)
+        if source is None:
+            return
+        may_repeat = self.may_repeat and not self._each_root
+        provider_set, batches = source
+        for batch in batches:
+            if not batch:
+                yield None
+            for pattern in batch:
+                found = AllocationCandidate(provider_set, pattern)
+                if may_repeat:
+                    home = self._home_of(found)
+                    is_elsewhere = home not in (None, root) and (self._among is None or home in self._among)
+                    if is_elsewhere or self.is_repeated(found):
+                        continue
+                yield found
+
+    def _source_at(self, root: int) -> Source | None:
         """Return the candidates at the tree of a root; None if a quick check proves that there are none."""
         tree = self._trees[root]
         # in most clouds no provider shares with others: then the tree is its own provider set, and no
@@ -250,7 +285,7 @@ class CandidateSearch:
         plan = self._plan_of(tree, sharing)
         # candidates of sharing providers alone are the same at each tree that these providers share with, so
         # one tree is enough
-        if plan is None or (plan.only_shared and not each_root and self._is_repeated(sharing.ids)):
+        if plan is None or (plan.only_shared and not self._each_root and self._was_alone(sharing.ids)):
             return None
         return plan.pattern_batches(_provider_set(tree, sharing), tree.free, self._rng)
 
@@ -271,7 +306,10 @@ class CandidateSearch:
         return False
 
     def serves_tree(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
-        """Return whether the tree, with its sharing providers, has any candidate."""
+        """Return whether the tree, with its sharing providers, has any candidate.
+
+        The search remembers the results of equivalent trees, for as long as the snapshot does not change.
+        """
         sharing = TreeSharing.of_providers(shared)
         plan = self._plan_of(tree, sharing)
         if plan is None:
@@ -279,14 +317,13 @@ class CandidateSearch:
         return any(plan.pattern_batches(_provider_set(tree, sharing), tree.free)[1])
 
     def unused_patterns(
-        self,
-        tree: HostTree,
-        shared: Sequence[Provider],
-        parts: tuple[int, ...] = (),
-        *,
-        pooled: bool = False,
+        self, tree: HostTree, shared: Sequence[Provider], parts: tuple[int, ...] = ()
     ) -> UnusedPatterns:
-        """Return the patterns of all candidates that a tree would have if no provider had any usage."""
+        """Return the patterns of all candidates that a tree would have if no provider had any usage.
+
+        With ``distinct_only``, equal devices form pools. All devices of a pool have the same number in
+        ``parts``.
+        """
         # the caller needs all patterns, so larger batches save rests and bookkeeping
         self._searched.batch = BATCH
         if shared:
@@ -299,12 +336,10 @@ class CandidateSearch:
             # the key has the class of the tree, because trees of one compiled request may differ in other
             # traits
             apart = tuple([at for at, traits in enumerate(tree.kind.traits) if never_pooled(traits)])
-            key = plan, apart if pooled else (), parts
+            key = plan, apart if self._searched.distinct_only else (), parts
             found = self._unused.get(key)
             if found is None:
-                found = self._unused[key] = plan.unused_patterns(
-                    tree.when_empty(shared), pooled=pooled, parts=parts
-                )
+                found = self._unused[key] = plan.unused_patterns(tree.when_empty(shared), parts)
             self._when_empty[plan, tree.kind, parts] = found
         return found
 
@@ -317,45 +352,35 @@ class CandidateSearch:
             self._known_unused[provider.id] = replace(provider, used={})
         return self._known_unused[provider.id]
 
-    def home_of(self, offer: Offer) -> int | None:
-        """Return the root of the tree that contains all providers of the first candidate of a batch.
+    def _home_of(self, candidate: AllocationCandidate) -> int | None:
+        """Return the root of the tree that contains all providers of a candidate.
 
         The result is None if the providers are in several trees, or if this root does not meet the conditions
         on roots. If there is such a root, the search finds the same candidate at that root, too.
         """
-        members = offer[0].members
-        roots = {members[at].root_id for positions in offer[1][0].mappings.values() for at in positions}
-        if len(roots) > 1:
-            return None
-        (home,) = roots
+        members = candidate.provider_set.members
+        home, *others = {members[at].root_id for at in candidate.pattern.positions}
         root = self._snapshot.providers[home]
-        return home if all(each.met_by(root, self._snapshot) for each in self._on_roots) else None
+        if others or not all(each.met_by(root, self._snapshot) for each in self._on_roots):
+            return None
+        return home
 
-    def is_repeated(self, offer: Offer, seen: set[Hashable]) -> bool:
+    def is_repeated(self, candidate: AllocationCandidate) -> bool:
         """Return whether the search has already found this candidate at an earlier root.
 
         Only a candidate that consists of sharing providers alone can be found at several roots. The method
         neither compares nor remembers other candidates.
-
-        :param offer: a batch of one candidate.
-        :param seen: the keys of the remembered candidates; the method adds the key of a new one.
         """
-        sharing, members = self._sharing.providers, offer[0].members
+        sharing, members = self._sharing.providers, candidate.provider_set.members
         # a candidate with a provider that does not share is anchored only at the tree of this provider
-        if not self.may_repeat or not all(
-            members[at].id in sharing
-            for pattern in offer[1]
-            for positions in pattern.mappings.values()
-            for at in positions
-        ):
+        if not all(members[at].id in sharing for at in candidate.pattern.positions):
             return False
-        known = {_candidate_key(candidate) for candidate in candidates_of([offer])}
-        if known <= seen:
-            return True
-        seen |= known
-        return False
+        key = _candidate_key(candidate)
+        repeated = key in self._seen
+        self._seen.add(key)
+        return repeated
 
-    def _is_repeated(self, provider_ids: tuple[int, ...]) -> bool:
+    def _was_alone(self, provider_ids: tuple[int, ...]) -> bool:
         """Return whether an earlier tree had a candidate of only these sharing providers; remember these."""
         repeated = provider_ids in self._alone
         self._alone.add(provider_ids)
@@ -413,7 +438,7 @@ class CandidateSearch:
         serving: Sequence[Sequence[int]] = ()
         if ids:
             if ids not in self._serving:
-                self._serving[ids] = serving_needs(rules, sharing.providers)
+                self._serving[ids] = rules.serving_needs(sharing.providers)
             serving = self._serving[ids]
         options = options_of(rules, tree, serving, met)
         if options is None:
@@ -486,9 +511,8 @@ def find_candidates(
     budget = budget or SearchBudget()
     limits = [limit for limit in (request.limit, max_candidates) if limit is not None and limit != NO_LIMIT]
     limit = min(limits, default=None)
-    looking = CandidateSearch(
-        snapshot, request, random.Random() if randomize else None, budget, options_only=True
-    )
+    rng = random.Random() if randomize else None
+    looking = CandidateSearch(snapshot, request, budget, rng=rng, options_only=True)
     # each batch has one candidate if roots take turns, or if repeated candidates have to be dropped one by
     # one
     in_turn = randomize or strategy == "breadth-first"
@@ -513,81 +537,6 @@ def find_candidates(
     return found if in_turn else _host_by_host(found)
 
 
-class CandidatesByHost:
-    """Finds the candidates of a request host by host, without the limit of the request.
-
-    Without ``each_root``, a candidate of sharing providers alone is yielded only once. Such a candidate comes
-    with the tree that contains all its providers if that tree is searched, otherwise with any tree.
-
-    :param each_root: whether a candidate of sharing providers alone is yielded at every root.
-    :param among: the ids of the roots to search; None means all roots.
-    :param distinct_only: whether to leave out candidates that differ from another one only in equal providers
-        and equal groups.
-    """
-
-    def __init__(
-        self,
-        snapshot: ModelSnapshot,
-        request: CandidatesRequest,
-        budget: SearchBudget,
-        *,
-        each_root: bool = False,
-        among: Container[int] | None = None,
-        distinct_only: bool = False,
-    ) -> None:
-        self._looking = CandidateSearch(snapshot, request, None, budget, distinct_only=distinct_only)
-        self._each_root = each_root
-        self._among = among
-        #: keys of the candidates of sharing providers alone
-        self._seen: set[Hashable] = set()
-
-    def roots(self) -> RootFilter:
-        """Return the roots of trees that possibly have candidates."""
-        return self._looking.possible_roots()
-
-    def in_snapshot(self, snapshot: ModelSnapshot) -> CandidatesByHost:
-        """Return this search, with its results so far, for a snapshot that differs from the first in usage.
-
-        The snapshot may lack trees of the first one. Neither snapshot may have sharing providers.
-        """
-        new = copy(self)
-        new._looking = self._looking.in_snapshot(snapshot)
-        return new
-
-    def choices_at(self, root: int) -> Iterator[AllocationCandidate | None]:
-        """Yield each candidate anchored at a root when it is found, and None whenever the search rests."""
-        looking = self._looking
-        looking.budget.spend()
-        source = looking.source_at(root, each_root=self._each_root)
-        if source is None:
-            return
-        provider_set, batches = source
-        for batch in batches:
-            if not batch:
-                yield None
-            elif self._each_root or not looking.may_repeat:
-                yield from candidates_of([(provider_set, batch)])
-            else:
-                # the loop takes one candidate at a time, because a batch may have both repeated and new
-                # candidates
-                for pattern in batch:
-                    offer = provider_set, PatternBatch((pattern,))
-                    home = looking.home_of(offer)
-                    is_elsewhere = home not in (None, root) and (self._among is None or home in self._among)
-                    if not is_elsewhere and not looking.is_repeated(offer, self._seen):
-                        yield from candidates_of([offer])
-
-
-def serving_check(
-    snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget
-) -> Callable[[HostTree, Sequence[Provider]], bool]:
-    """Return a function that checks whether a tree and its sharing providers have a candidate.
-
-    The check remembers the results of equivalent trees, for as long as the snapshot does not change.
-    """
-    return CandidateSearch(snapshot, request, None, budget).serves_tree
-
-
 def unused_patterns(
     snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget, *, pooled: bool = False
 ) -> Callable[[HostTree, Sequence[Provider], tuple[int, ...]], UnusedPatterns]:
@@ -604,8 +553,7 @@ def unused_patterns(
 
     :param pooled: whether equal devices form pools.
     """
-    search = CandidateSearch(snapshot, request, None, budget, distinct_only=pooled)
-    return partial(search.unused_patterns, pooled=pooled)
+    return CandidateSearch(snapshot, request, budget, distinct_only=pooled).unused_patterns
 
 
 def _host_by_host(offers: list[Offer]) -> list[Offer]:
@@ -642,8 +590,8 @@ def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidReques
 
 def _drop_repeated(offers: Iterable[Offer], found: CandidateSearch) -> Iterator[Offer]:
     """Yield the batches with one candidate each, if no other root has already yielded the candidate."""
-    seen: set[Hashable] = set()
-    for offer in offers:
+    for provider_set, batch in offers:
         found.budget.spend()
-        if not found.is_repeated(offer, seen):
-            yield offer
+        (pattern,) = batch
+        if not found.is_repeated(AllocationCandidate(provider_set, pattern)):
+            yield provider_set, batch

@@ -12,13 +12,12 @@ Only :mod:`placement.search.candidate_search` uses this module, and passes one t
 
 import random
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import GEN_CLOSED, getgeneratorstate
 from itertools import chain, islice, product, tee
 from operator import ge, itemgetter
 from typing import Any, Final, NamedTuple
 
-from placement.read_model.provider import Provider
 from placement.read_model.trees import (
     HostTree,
     ListEnd,
@@ -45,7 +44,7 @@ from placement.search.candidates import (
     PatternForm,
     UnusedPatterns,
 )
-from placement.search.rules import RequestRules, subtree_tops
+from placement.search.rules import RequestRules
 from placement.search.symmetry import AssignmentKinds, never_pooled
 
 # below this number, recognising equivalent ways would cost more than listing all ways, which fit into one
@@ -61,6 +60,8 @@ _UNKEYED: Final = 4
 
 _PartBatches = tuple[TreePart | None, Iterable[PatternBatch]]
 """A part of a tree, and batches of patterns with positions in this part. None stands for the whole tree."""
+_NO_PATTERNS: Final = PatternBatch()
+"""The batch that tells the caller that the search rests."""
 _UNKNOWN: Final = ((-1,),)
 """Stands for options that are not in a cache, because None stands for a need without an option."""
 
@@ -103,16 +104,14 @@ class SearchResults:
     """The results of a request at some trees, which are reused for equivalent trees.
 
     :param rules: the rules of the request.
-    :param batch: number of patterns that are searched for at once.
     :param distinct_only: at trees with many assignments, find only one of several assignments that differ
         only in equal providers or equal groups.
     :param options_only: whether the positions in patterns count only the options of a tree.
     """
 
-    def __init__(
-        self, rules: RequestRules, batch: int, *, distinct_only: bool, options_only: bool = False
-    ) -> None:
-        self.batch = batch
+    def __init__(self, rules: RequestRules, *, distinct_only: bool, options_only: bool) -> None:
+        #: number of patterns that are searched for at once
+        self.batch = 1
         self.distinct_only = distinct_only
         self.options_only = options_only
         #: batches; the key has everything that decides which patterns exist. A tuple has all batches, an
@@ -123,11 +122,6 @@ class SearchResults:
         # a need that fails is moved to the front, because in a crowded cloud the same need fails in most of
         # the trees
         self.hardest_first = [*rules.distinct]
-
-    @property
-    def batch_form(self) -> Hashable:
-        """A key of all settings that decide which patterns the first batch has."""
-        return self.batch, self.distinct_only, self.options_only
 
 
 class _ContestedClass(NamedTuple):
@@ -174,7 +168,7 @@ class CompiledRequest:
         self._shared_ids = shared_ids
         # equal needs share one list of options, because a request for many devices mostly has equal groups
         self._distinct = [options[index].own for index in rules.distinct]
-        #: the number of steps for a check of all options
+        #: steps of a check of all options
         self._steps = sum(map(len, self._distinct))
         #: whether all options are sharing providers, so that no provider of the trees is an option
         self.only_shared = not any(self._distinct)
@@ -188,9 +182,8 @@ class CompiledRequest:
     ) -> tuple[ProviderSet, Iterable[PatternBatch]]:
         """Return the patterns of all candidates of a tree in batches, and the providers at their positions.
 
-        The search for a batch begins when the caller asks for this batch.
-
-        An empty batch means that the search rests, so that the caller can search other trees first.
+        The search for a batch begins when the caller asks for it. An empty batch means that the search rests,
+        so that the caller can search other trees first.
 
         :param provider_set: the tree with its sharing providers.
         :param free: the free amounts of the tree, by slot, as :attr:`HostTree.free`.
@@ -200,7 +193,7 @@ class CompiledRequest:
         if rng is not None:
             options = self._having_enough(free)
             return provider_set, (
-                self._in_batches(self._find_patterns(provider_set, options, rng)) if options else ()
+                self._in_batches(self._find_patterns(provider_set, options, rng=rng)) if options else ()
             )
         known: _PartBatches | None
         if self._unkeyed < _UNKEYED:
@@ -221,27 +214,25 @@ class CompiledRequest:
         # tee() copies the iterator and keeps the results; type() is faster than isinstance() for each tree
         return provider_set, batches if type(batches) is tuple else tee(batches, 2)[1]
 
-    def unused_patterns(
-        self, empty: ProviderSet, *, pooled: bool, parts: Sequence[int] = ()
-    ) -> UnusedPatterns:
+    def unused_patterns(self, empty: ProviderSet, parts: Sequence[int]) -> UnusedPatterns:
         """Return all patterns that a tree would have without any usage.
 
         The result applies to all trees of the structure. The search uses the capacities of the structure's
-        largest tree.
+        largest tree. With ``distinct_only``, equal devices form pools.
 
         :param empty: the unused tree with its sharing providers.
-        :param pooled: whether equal devices form pools; this requires results with ``distinct_only``.
         :param parts: a number for each provider of the tree; all devices of a pool have the same number.
         """
         capacities = tuple(self._shape.capacities)
-        if not pooled:
+        if not self._searched.distinct_only:
             _, batches = self.pattern_batches(empty, capacities)
             return UnusedPatterns(PatternBatch(chain.from_iterable(batches)))
         options = self._options_within(capacities)
         if options is None:
-            return UnusedPatterns(PatternBatch())
+            return UnusedPatterns(_NO_PATTERNS)
         kinds = self._kinds_at(empty, options, pooled=True, parts=parts)
-        found = [each for each in self._find_patterns(empty, options, kinds=kinds) if each is not None]
+        patterns = self._find_patterns(empty, options, find_kinds=lambda: kinds)
+        found = [each for each in patterns if each is not None]
         positions = {member.id: at for at, member in enumerate(empty.members)}
         # the members of a pool are sorted, so that equal pools of several requests are equal tuples
         pools = [
@@ -260,7 +251,7 @@ class CompiledRequest:
         kept = self._shape.frame.within_reach
         left = kept.get((subtrees, options), _UNKNOWN)
         if left is _UNKNOWN:
-            left = self._within_reach(options)
+            left = self._rules.within_reach(options, self._shape.lineages)
             if is_keepable(options) and is_keepable(subtrees):
                 kept.keep_value((subtrees, options), left)
         return left
@@ -304,12 +295,10 @@ class CompiledRequest:
                 provider_set = OptionSet(provider_set, part)
             # the first batch is made now: mostly it has all patterns, and then a tuple replaces the iterator
             first, end, patterns = self._first_batch(likeness, provider_set, options, is_wide)
-            begun: tuple[PatternBatch, ...] = (first,) if first else ()
             if end == "done":
-                known = begun
+                known = (first,) if first else ()
             else:
-                begun += (PatternBatch(),) if end == "rest" else ()
-                known = tee(chain(begun, self._in_batches(patterns)), 1)[0]
+                known = tee(self._in_batches(patterns, first, end), 1)[0]
             searched.batches[likeness] = known
         return part if is_part else None, known
 
@@ -323,7 +312,8 @@ class CompiledRequest:
         """
         rules, searched = self._rules, self._searched
         # this is a generator, so no work is done until a pattern is asked for
-        patterns = self._find_patterns(provider_set, options, by_kinds=is_wide)
+        find_kinds = partial(self._kinds_at, provider_set, options) if is_wide else None
+        patterns = self._find_patterns(provider_set, options, find_kinds=find_kinds)
         # the product of the options takes less time than a lookup
         if (
             rules.by_options_alone
@@ -332,7 +322,10 @@ class CompiledRequest:
             or not self._is_lasting
         ):
             return *self._next_batch(patterns), patterns
-        kept, form = rules.snapshot.first_assignments, (rules.pairwise_form, searched.batch_form, likeness)
+        kept = rules.snapshot.first_assignments
+        # the key has all settings that decide which patterns the first batch has
+        settings = searched.batch, searched.distinct_only, searched.options_only
+        form = rules.pairwise_form, settings, likeness
         known = kept.get(form)
         if known is not None:
             listed, end = known
@@ -390,28 +383,7 @@ class CompiledRequest:
         kinds = AssignmentKinds(self._rules, providers, pooled=pooled, parts=numbers)
         if kinds.any_needs_equal or kinds.any_providers_equal:
             return kinds
-        if not self._searched.distinct_only and kinds.in_pools:
-            return kinds
-        return None
-
-    def _within_reach(self, options: Options) -> Options | None:
-        """Return the options that each same_subtree rule allows together with some option of its other needs.
-
-        The result is None if a need has no option left. The root of the subtree has to be an option of one of
-        these needs.
-        """
-        lineages = self._shape.lineages
-        left = [*options]
-        for rule in self._rules.subtrees:
-            if any(left[index][-1] >= len(lineages) for index in rule):
-                continue  # the ancestors of sharing providers are in other trees
-            self._rules.budget.spend(sum([len(left[index]) for index in rule]))
-            tops = subtree_tops(rule, left, lineages)
-            if not tops:
-                return None
-            for index in rule:
-                left[index] = tuple([at for at in left[index] if not tops.isdisjoint(lineages[at])])
-        return tuple(left)
+        return kinds if not self._searched.distinct_only and kinds.in_pools else None
 
     def _contested_amounts(self, free: tuple[int, ...]) -> list[list[int]] | None:
         """Return for each contested class the free amount at each option.
@@ -503,17 +475,15 @@ class CompiledRequest:
         self,
         provider_set: ProviderSet,
         options: Sequence[Sequence[int]],
-        rng: random.Random | None = None,
-        kinds: AssignmentKinds | None = None,
         *,
-        by_kinds: bool = False,
+        rng: random.Random | None = None,
+        find_kinds: Callable[[], AssignmentKinds | None] | None = None,
     ) -> Generator[CandidatePattern | None]:
         """Yield all patterns, and None whenever the search rests.
 
-        :param by_kinds: find the kinds of equal needs and providers at these options.
+        :param find_kinds: returns the kinds of equal needs and providers; called with the first pattern.
         """
-        if by_kinds:
-            kinds = self._kinds_at(provider_set, options)
+        kinds = find_kinds() if find_kinds else None
         members, rules, pattern_at = provider_set.members, self._rules, self._searched.patterns.__getitem__
         in_any_order = rng is None and kinds is None
         # no rule relates the needs to each other, so the product is the answer, computed in C
@@ -539,15 +509,24 @@ class CompiledRequest:
         for chosen in found:
             yield None if chosen is None else pattern_at(chosen)
 
-    def _in_batches(self, patterns: Generator[CandidatePattern | None]) -> Iterator[PatternBatch]:
-        """Yield the patterns in batches, and an empty batch at each rest of the search."""
-        end: ListEnd = "full"
-        while end != "done":
-            batch, end = self._next_batch(patterns)
+    def _in_batches(
+        self,
+        patterns: Generator[CandidatePattern | None],
+        batch: PatternBatch = _NO_PATTERNS,
+        end: ListEnd = "full",
+    ) -> Iterator[PatternBatch]:
+        """Yield a batch, the other patterns in batches, and an empty batch at each rest of the search.
+
+        :param end: the reason why the batch ended.
+        """
+        while True:
             if batch:
                 yield batch
+            if end == "done":
+                return
             if end == "rest":
-                yield PatternBatch()
+                yield _NO_PATTERNS
+            batch, end = self._next_batch(patterns)
 
     def _next_batch(self, patterns: Generator[CandidatePattern | None]) -> tuple[PatternBatch, ListEnd]:
         """Return the patterns of the next batch, and the reason why the batch ends."""
@@ -585,7 +564,7 @@ def options_of(
     """Return for each need the options that an unused tree would have; None if some need has no option.
 
     :param serving: for each need, the sharing providers of the tree that can serve it, from
-        :func:`serving_needs`.
+        :meth:`RequestRules.serving_needs`.
     :param met: for each condition of the rules, whether the provider at each position of the tree meets it.
     """
     shape = tree.shape
@@ -613,19 +592,6 @@ def options_of(
         elif not own:
             return None
         found.append(NeedOptions(own, sharing))
-    return found
-
-
-def serving_needs(rules: RequestRules, shared: Sequence[Provider]) -> list[list[int]]:
-    """Return for each need the indexes of the sharing providers that can serve it, given their usage."""
-    # current usage is checked here: a sharing provider serves several hosts, so its free amount is not in the
-    # key of a tree
-    rules.budget.spend(len(shared) * len(rules.distinct))
-    found: list[list[int]] = []
-    for index, like in enumerate(rules.first_alike):
-        need = rules.needs[index]
-        new = [at for at, each in enumerate(shared) if like == index and need.served_by(each, rules.snapshot)]
-        found.append(new if like == index else found[like])
     return found
 
 

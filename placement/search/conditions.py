@@ -1,20 +1,9 @@
 """Conditions on one provider, and the needs of a request, each of which exactly one provider serves.
 
-A kind of condition is a Python class that is registered once. The attribute ``field`` of the class names the
-field of the request that states the condition. Other modules use these attributes and methods of the class:
-
-- ``met_by`` and ``met_in`` tell which providers meet the condition.
-- ``reads`` has the attributes of a provider that decide whether it meets the condition.
-  :mod:`placement.search.equivalence` derives from these attributes which trees and which providers are
-  equivalent for a request.
-- ``sets`` has sets of names, such as traits. Each set is a *piece* of the condition. An explanation counts
-  each piece separately, and a relaxation can leave out single pieces.
-- ``index`` names the index of the snapshot that maps these names to providers. The search for roots reads it.
-- ``words`` has texts for the condition in sentences, queries and the console.
-
-Every module that enumerates conditions asks :func:`group_conditions`, :func:`root_conditions` or
-:func:`condition_class`. A new condition is a field of :class:`~placement.search.request.RequestGroup` and a
-class here.
+A kind of condition is a Python class that is listed once, in :data:`GROUP_CONDITIONS` or
+:data:`ROOT_CONDITIONS`. Modules that enumerate conditions ask :func:`group_conditions`,
+:func:`root_conditions` or :func:`condition_class`, and read the attributes of the class. A new condition is a
+field of :class:`~placement.search.request.RequestGroup` and a class in the list.
 
 Each group with a suffix is one need. The group without a suffix is divided into one need per resource class,
 because each resource class can come from a different provider.
@@ -25,9 +14,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from operator import not_
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from placement.read_model.index import ProviderIndex
 from placement.read_model.provider import Provider
@@ -39,22 +28,21 @@ MetPositions = Callable[[HostTree], tuple[bool, ...]]
 """A function that returns, for each position in a tree, whether the provider there meets a condition."""
 ProviderCheck = Callable[[Provider], bool]
 
-_K = TypeVar("_K")
 _S = TypeVar("_S", RequestGroup, CandidatesRequest)
 
 Names = frozenset[str]
 
 
-class _RememberedValues(dict[_K, bool], Generic[_K]):
-    """Cached results of a condition, by the checked value such as a set of traits."""
+class _RememberedNames(dict[Names, bool]):
+    """Cached results of a condition, by the checked names, such as the traits of a provider."""
 
-    def __init__(self, answer: Callable[[_K], bool]) -> None:
+    def __init__(self, answer: Callable[[Names], bool]) -> None:
         self._answer = answer
 
     # the class is a dict with __missing__(), so that a known value is looked up in C and no Python function
     # is called
-    def __missing__(self, value: _K) -> bool:
-        met = self[value] = self._answer(value)
+    def __missing__(self, names: Names) -> bool:
+        met = self[names] = self._answer(names)
         return met
 
 
@@ -71,9 +59,7 @@ class ConditionWords:
     lacking: str = ""
     """Predicate, with a plural verb, that describes hosts which do not meet the condition."""
     parameter: str = ""
-    """Name of the query parameter that states the condition, without a suffix; empty if there is no such
-    parameter.
-    """
+    """Name of the query parameter that states the condition, without a suffix; empty if there is none."""
     mark: str = ""
     """Prefix of the value of ``parameter``, such as ``!`` for forbidden names."""
     unknown: str = ""
@@ -93,9 +79,7 @@ class ConditionWords:
 
 @dataclass(frozen=True, slots=True)
 class IndexedNames:
-    """The names with which an index of the snapshot finds providers.
-
-    Each candidate has a provider with one of these names.
+    """The names with which an index of the snapshot finds providers. Each candidate has such a provider.
 
     ``at_root`` tells whether this provider is the root of the anchoring tree. ``spans_trees`` tells whether a
     name at a root counts for all providers of the root's tree.
@@ -111,11 +95,12 @@ class IndexedNames:
 class ProviderCondition(ABC):
     """A condition on one provider. Two conditions are equal if they are met by the same providers.
 
-    ``sets`` has sets of names, such as traits. Each set is a piece, which a request could state as a separate
-    condition. A provider meets the condition if it meets every piece.
+    ``sets`` has sets of names, such as traits. Each set is a *piece*, which a request could state as a
+    separate condition. A provider meets the condition if it meets every piece. An explanation counts each
+    piece separately, and a relaxation can leave out single pieces.
     """
 
-    # these are class variables, because the registry reads these values from the class and has no instance
+    # these are class variables, because the lists of conditions have classes and no instances
     name: ClassVar[str]
     """The name of the condition in explanations."""
     field: ClassVar[str]
@@ -126,21 +111,22 @@ class ProviderCondition(ABC):
     of_roots: ClassVar[bool] = False
     """Whether the root of the tree has to meet the condition, rather than providers of a group."""
     reads: ClassVar[tuple[str, ...]] = ("id",)
-    """Attributes of a provider that decide whether the condition is met.
+    """Attributes of a provider that decide whether the condition is met. From these attributes,
+    :mod:`placement.search.equivalence` derives which trees and which providers are equivalent for a request.
 
     Names with the prefix ``root.`` are attributes of the root, and names with the prefix ``above.`` are
     attributes of all ancestors. The default is an attribute that differs between any two providers, which is
     correct for every condition, but slow.
     """
     index: ClassVar[str | None] = None
-    """Name of the snapshot's attribute that maps the names of ``sets`` to providers; None if there is
-    no such index.
+    """Name of the snapshot's attribute that maps the names of ``sets`` to providers, for the search for
+    roots; None if there is no such index.
 
     With an index, the condition has the same result for all providers without any of the names. The
     exceptions are providers in trees with a root that has one of the names.
     """
     excludes: ClassVar[bool] = False
-    """Whether the condition excludes the providers that have a name of ``sets``."""
+    """Whether the condition excludes the providers with a name of ``sets``; if not, it requires a name."""
 
     sets: tuple[Names, ...] = ()
 
@@ -163,18 +149,24 @@ class ProviderCondition(ABC):
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Return whether the provider meets the condition."""
 
+    def admits_names(self, names: Names) -> bool:
+        """Return whether a provider with these names, such as traits, meets the condition."""
+        # map() runs in C, which saves time because this method runs for each set of traits in the cloud
+        if self.excludes:
+            return all(map(names.isdisjoint, self.sets))
+        return not any(map(names.isdisjoint, self.sets))
+
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
         """Return a function that tells for each provider of a tree whether the provider meets the condition.
 
         The function is valid for one request.
         """
-        # the method is correct for every condition, but slow, so the common conditions override it
+        # this is correct for every condition, but slow, so the common conditions override it
         return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 
     def single_pieces(self) -> Iterator[Self]:
         """Yield a condition for each set of names in this condition."""
-        # a condition with one piece is yielded unchanged, because replace() is slow and each request calls
-        # this
+        # one piece is yielded unchanged, because replace() is slow and each request calls this
         if len(self.sets) == 1:
             yield self
         else:
@@ -212,35 +204,20 @@ class ProviderCondition(ABC):
         return all(name not in index for names in self.sets for name in names)
 
 
-# the condition classes in the order of explanations. Groups have a separate list, because each request loops
-# over it
-_OF_GROUPS: Final[list[type[ProviderCondition]]] = []
-_OF_ROOTS: Final[list[type[ProviderCondition]]] = []
-
-_C = TypeVar("_C", bound=type[ProviderCondition])
-
-
-def register_condition(condition: _C) -> _C:
-    """Register a class of conditions, so that modules which enumerate conditions find it; a decorator."""
-    # classes register in the order of this module, which is the order of explanations
-    (_OF_ROOTS if condition.of_roots else _OF_GROUPS).append(condition)
-    return condition
-
-
 def condition_class(name: str) -> type[ProviderCondition] | None:
     """Return the class of the condition with this name; None if there is no such condition."""
-    return next((each for each in (*_OF_GROUPS, *_OF_ROOTS) if each.name == name), None)
+    return next((each for each in (*GROUP_CONDITIONS, *ROOT_CONDITIONS) if each.name == name), None)
 
 
 def group_conditions(group: RequestGroup) -> list[ProviderCondition]:
     """Return the conditions that a group states."""
     # an empty field states no condition
-    return [each.from_field(said, group) for each in _OF_GROUPS if (said := getattr(group, each.field))]
+    return [each.from_field(said, group) for each in GROUP_CONDITIONS if (said := getattr(group, each.field))]
 
 
 def root_conditions(request: CandidatesRequest) -> list[ProviderCondition]:
     """Return the conditions that a request states about the root of a tree."""
-    return [each.from_field(said, None) for each in _OF_ROOTS if (said := getattr(request, each.field))]
+    return [each.from_field(said, None) for each in ROOT_CONDITIONS if (said := getattr(request, each.field))]
 
 
 def all_conditions(
@@ -302,13 +279,9 @@ class _TraitCondition(ProviderCondition):
     reads = ("traits",)
     index = "by_trait"
 
-    @abstractmethod
-    def _admits_names(self, traits: Names) -> bool:
-        """Return whether a provider with these traits meets the condition."""
-
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Return whether the provider has, or lacks, the traits."""
-        return self._admits_names(provider.traits)
+        return self.admits_names(provider.traits)
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
         """Return a function that checks the traits at all positions."""
@@ -319,11 +292,10 @@ class _TraitCondition(ProviderCondition):
             return lambda tree: tuple(map(names.isdisjoint, tree.kind.traits))
         if len(self.sets) == 1:
             return lambda tree: tuple(map(not_, map(names.isdisjoint, tree.kind.traits)))
-        known = _RememberedValues(self._admits_names)
+        known = _RememberedNames(self.admits_names)
         return lambda tree: tuple(map(known.__getitem__, tree.kind.traits))
 
 
-@register_condition
 @dataclass(frozen=True, slots=True)
 class RequiredTraits(_TraitCondition):
     """Requires at least one trait of each set of traits.
@@ -341,22 +313,14 @@ class RequiredTraits(_TraitCondition):
     @classmethod
     def from_field(cls, said: Any, group: RequestGroup | None) -> Self:
         """Return the condition that a field states."""
-        # sets are kept as they are, which is the common case and saves time in each request with required
-        # traits
-        sets = said if type(said) is tuple else _split_field(said)
-        return cls(sets, group is not None and not group.suffix)
+        return cls(_split_field(said), by_group=group is not None and not group.suffix)
 
     @property
     def met_together(self) -> bool:
         """Return whether the traits may be spread over the providers of the group."""
         return self.by_group
 
-    def _admits_names(self, traits: Names) -> bool:
-        # map() runs in C, which saves time because this method runs for each set of traits in the cloud
-        return not any(map(traits.isdisjoint, self.sets))
 
-
-@register_condition
 @dataclass(frozen=True, slots=True)
 class ForbiddenTraits(_TraitCondition):
     """Traits that the provider must not have."""
@@ -366,9 +330,6 @@ class ForbiddenTraits(_TraitCondition):
     words = ConditionWords("do not have {names}", "have {names}, which is forbidden", "required", "!")
     excludes = True
 
-    def _admits_names(self, traits: Names) -> bool:
-        return all(map(traits.isdisjoint, self.sets))
-
 
 class _LineageTraits(ProviderCondition):
     """A condition on the traits of a provider together with the traits of all its ancestors."""
@@ -376,36 +337,24 @@ class _LineageTraits(ProviderCondition):
     __slots__ = ()
 
     reads = ("above.traits",)
-
-    @abstractmethod
-    def _admits_names(self, traits: Names) -> bool:
-        """Return whether a provider meets the condition; the traits include those of its ancestors."""
+    index = "by_trait"
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Return whether the provider and its ancestors together have, or lack, the traits."""
         lineage = snapshot.lineage_of(provider)
-        return self._admits_names(frozenset[str]().union(*[each.traits for each in lineage]))
+        return self.admits_names(frozenset[str]().union(*[each.traits for each in lineage]))
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
         """Return a function that checks each class of trees once."""
-        known: dict[TreeClass, tuple[bool, ...]] = {}
 
-        def met_positions(tree: HostTree) -> tuple[bool, ...]:
-            found = known.get(tree.kind)
-            if found is None:
-                traits = tree.kind.traits
-                found = known[tree.kind] = tuple(
-                    [
-                        self._admits_names(frozenset[str]().union(*[traits[at] for at in lineage]))
-                        for lineage in tree.shape.lineages
-                    ]
-                )
-            return found
+        @cache
+        def met_in_class(kind: TreeClass) -> tuple[bool, ...]:
+            above = [[kind.traits[at] for at in lineage] for lineage in kind.shape.lineages]
+            return tuple([self.admits_names(frozenset[str]().union(*traits)) for traits in above])
 
-        return met_positions
+        return lambda tree: met_in_class(tree.kind)
 
 
-@register_condition
 @dataclass(frozen=True, slots=True)
 class OutsideTraits(_LineageTraits):
     """Traits that neither the provider nor its ancestors may have, as for a device outside of NUMA nodes."""
@@ -415,14 +364,9 @@ class OutsideTraits(_LineageTraits):
     words = ConditionWords(
         "are not below a provider with {names}", "are below a provider with {names}, which is forbidden"
     )
-    index = "by_trait"
     excludes = True
 
-    def _admits_names(self, traits: Names) -> bool:
-        return all(map(traits.isdisjoint, self.sets))
 
-
-@register_condition
 @dataclass(frozen=True, slots=True)
 class InsideTraits(_LineageTraits):
     """Traits that the provider or one of its ancestors must have, for instance for memory of a NUMA node."""
@@ -430,17 +374,12 @@ class InsideTraits(_LineageTraits):
     name = "inside"
     field = "inside"
     words = ConditionWords("are below a provider with {names}", "are not below a provider with {names}")
-    index = "by_trait"
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
         """Yield nothing, because an ancestor outside of the candidate may have the trait."""
         return iter(())
 
-    def _admits_names(self, traits: Names) -> bool:
-        return not any(map(traits.isdisjoint, self.sets))
 
-
-@register_condition
 @dataclass(frozen=True, slots=True)
 class InTree(ProviderCondition):
     """The provider has to be in the tree of the provider with this uuid."""
@@ -493,35 +432,38 @@ class _AggregateCondition(ProviderCondition):
         """Return the condition that a field states."""
         return cls(_split_field(said), or_root=group is not None and group.suffix == "")
 
-    @abstractmethod
-    def _admits_names(self, own: Names, root: Names | None) -> bool:
-        """Return whether a provider meets the condition.
+    def _admits_both(self, own: Names, root: Names | None) -> bool:
+        """Return whether a provider meets the condition, given its own aggregates and those of its root.
 
-        :param own: the aggregates of the provider itself.
-        :param root: the aggregates of the provider's root; None if these do not count.
+        :param root: None if the aggregates of the root do not count.
         """
+        if root is None:
+            return self.admits_names(own)
+        # a forbidden aggregate of the root forbids its whole tree
+        if self.excludes:
+            return self.admits_names(own) and self.admits_names(root)
+        # the provider or its root has to be in an aggregate of every set. It is not enough if the provider is
+        # in aggregates of some sets, and the root in aggregates of the others
+        return self.admits_names(own) or self.admits_names(root)
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
-        """Return whether the provider's aggregates meet the condition.
-
-        With ``or_root``, the aggregates of the provider's root count, too.
-        """
+        """Return whether the aggregates of the provider or, with ``or_root``, of its root are as required."""
         root = None
         if self.or_root and provider.parent_id is not None:
             # for a root, ``own`` already has the aggregates of the root
             root = snapshot.providers[provider.root_id].aggregates
-        return self._admits_names(provider.aggregates, root)
+        return self._admits_both(provider.aggregates, root)
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
         """Return a function that checks each combination of own and root aggregates once."""
-        known: dict[Names | None, _RememberedValues[Names]] = {}
+        known: dict[Names | None, _RememberedNames] = {}
 
         def met_positions(tree: HostTree) -> tuple[bool, ...]:
             # a root has the same set twice, which does no harm
             root = tree.root.aggregates if self.or_root else None
             beside = known.get(root)
             if beside is None:
-                beside = known[root] = _RememberedValues(lambda own: self._admits_names(own, root))
+                beside = known[root] = _RememberedNames(lambda own: self._admits_both(own, root))
             return tuple(map(beside.__getitem__, tree.aggregates))
 
         return met_positions
@@ -531,7 +473,6 @@ class _AggregateCondition(ProviderCondition):
         return replace(self, or_root=False).single_pieces()
 
 
-@register_condition
 @dataclass(frozen=True, slots=True)
 class MemberOf(_AggregateCondition):
     """The provider, or with ``or_root`` its root, has to be in an aggregate of each set."""
@@ -541,14 +482,6 @@ class MemberOf(_AggregateCondition):
     words = ConditionWords(
         "are in {names}", "are not in aggregate {names}", "member_of", unknown="no provider is"
     )
-
-    def _admits_names(self, own: Names, root: Names | None) -> bool:
-        # the provider or its root has to be in an aggregate of every set. It is not enough if the provider is
-        # in aggregates of some sets, and the root in aggregates of the others
-        return self._reaches_all(own) or (root is not None and self._reaches_all(root))
-
-    def _reaches_all(self, aggregates: Names) -> bool:
-        return not any(map(aggregates.isdisjoint, self.sets))
 
     def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
         """Return two checks, of the provider and of its root; one of them has to pass for all sets."""
@@ -566,7 +499,6 @@ class MemberOf(_AggregateCondition):
             yield IndexedNames(snapshot.by_aggregate, tuple(names), spans_trees=self.or_root)
 
 
-@register_condition
 @dataclass(frozen=True, slots=True)
 class ForbiddenAggregates(_AggregateCondition):
     """Aggregates that must not contain the provider, nor, with ``or_root``, its root."""
@@ -576,13 +508,7 @@ class ForbiddenAggregates(_AggregateCondition):
     words = ConditionWords("are not in {names}", "are in the forbidden aggregate {names}", "member_of", "!")
     excludes = True
 
-    def _admits_names(self, own: Names, root: Names | None) -> bool:
-        # the aggregates of provider and root are checked, because a forbidden aggregate of the root forbids
-        # its whole tree
-        return all(map(own.isdisjoint, self.sets)) and (root is None or all(map(root.isdisjoint, self.sets)))
 
-
-@register_condition
 @dataclass(frozen=True, slots=True)
 class RootRequired(RequiredTraits):
     """Traits that the root of the tree has to have."""
@@ -593,7 +519,6 @@ class RootRequired(RequiredTraits):
     of_roots = True
 
 
-@register_condition
 @dataclass(frozen=True, slots=True)
 class RootForbidden(ForbiddenTraits):
     """Traits that the root of the tree must not have."""
@@ -607,6 +532,22 @@ class RootForbidden(ForbiddenTraits):
         "!",
     )
     of_roots = True
+
+
+# these lists are in the order of explanations. Groups have a list of their own, because each request loops
+# over it
+GROUP_CONDITIONS: Final[Sequence[type[ProviderCondition]]] = (
+    RequiredTraits,
+    ForbiddenTraits,
+    OutsideTraits,
+    InsideTraits,
+    InTree,
+    MemberOf,
+    ForbiddenAggregates,
+)
+"""The classes of conditions that groups state."""
+ROOT_CONDITIONS: Final[Sequence[type[ProviderCondition]]] = (RootRequired, RootForbidden)
+"""The classes of conditions that a request states about the roots of trees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -654,10 +595,6 @@ def _group_needs(group: RequestGroup) -> tuple[ProviderNeed, ...]:
     # the unsuffixed group has a need for each class, because each class may come from another provider
     parts = [(resource,) for resource in resources] if unsuffixed else [resources]
     stated = group_conditions(group)
-    conditions: tuple[ProviderCondition, ...] = ()
-    together: tuple[ProviderCondition, ...] = ()
-    # a group without conditions makes no lists, which saves noticeable time in short requests
-    if stated:
-        conditions = tuple([each for each in stated if not each.met_together])
-        together = tuple([each for each in stated if each.met_together])
+    conditions = tuple([each for each in stated if not each.met_together])
+    together = tuple([each for each in stated if each.met_together])
     return tuple([ProviderNeed(group.suffix, part, conditions, unsuffixed, together) for part in parts])

@@ -25,10 +25,10 @@ from itertools import chain, repeat
 from operator import attrgetter, le
 from typing import Any, Final, TypeVar
 
-from placement.read_model.provider import Inventory, Provider
+from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.tree_table import TablePart, TreePlaces, TreeTable
-from placement.read_model.trees import HostTree, TreeLayout, TreeStructure, Where
+from placement.read_model.trees import HostTree, TreeStructure, Where
 from placement.search.budget import SearchBudget
 from placement.search.conditions import ProviderCondition, all_conditions, group_conditions, needs_of
 from placement.search.request import CandidatesRequest
@@ -202,31 +202,22 @@ class AskedAmounts:
         verdict = shape.bounds_of(name).give_verdict(amount)
         if verdict is not None and not (is_sum and not verdict):
             return verdict
-        layout = shape.frame.layout_of(self.where)
-        portions = self._portions_summed if is_sum else self._portions_given
-        return portions(shape, layout, name, amount)
-
-    def _portions_given(self, shape: TreeStructure, layout: TreeLayout, name: str, amount: int) -> Hashable:
+        slots = shape.frame.layout_of(self.where).slots_of(self._ranks[name])
+        inventories = [shape.portions[slot] for slot in slots]
+        if is_sum:
+            # any sum of these amounts may occur, so the key has the bounds themselves, limited to the largest
+            # sum
+            return tuple(
+                [(each.min_unit, min(each.max_unit, amount), each.step_size) for each in inventories]
+            )
         # the key only tells whether each bound is met, so that hosts of all sizes have the same key for a
         # small amount
         return tuple(
             [
                 (each.min_unit <= amount, amount <= each.max_unit, amount % each.step_size == 0)
-                for each in self._inventories_of(shape, layout, name)
+                for each in inventories
             ]
         )
-
-    def _portions_summed(self, shape: TreeStructure, layout: TreeLayout, name: str, asked: int) -> Hashable:
-        # any sum of these amounts may occur, so the key has the bounds themselves, limited to the largest sum
-        return tuple(
-            [
-                (each.min_unit, min(each.max_unit, asked), each.step_size)
-                for each in self._inventories_of(shape, layout, name)
-            ]
-        )
-
-    def _inventories_of(self, shape: TreeStructure, layout: TreeLayout, name: str) -> list[Inventory]:
-        return [shape.portions[slot] for slot in layout.slots_of(self._ranks[name])]
 
 
 def _sums_of(amounts: Iterable[int]) -> tuple[int, ...]:
@@ -257,32 +248,37 @@ def _is_about_all(request: CandidatesRequest) -> bool:
     )
 
 
+@dataclass(eq=False, slots=True)
 class TreeKin:
     """Trees that, for one request, differ only in their free amounts; ``shared`` are their sharing providers.
 
     These trees are divided into groups: by whether each slot has enough free for each requested amount. If
     several needs ask for a class, each sum of some of their amounts counts as an amount. If there are too
     many such sums, the division compares the free amounts themselves, up to the sum of all needs.
+
+    ``features`` has the ids of the sharing providers, what conditions tell of the trees, and how amounts can
+    be given.
     """
 
-    def __init__(
-        self, part: TablePart, shared: tuple[Provider, ...], features: tuple[Hashable, ...], compared: Slots
-    ) -> None:
-        self.part = part
-        self.shared = shared
-        #: the ids of the sharing providers, what conditions tell of the trees, and how amounts can be given
-        self.features = features
-        self.compared = compared
-        places = part.places
-        self.where, self.lineages = places.where, places.lineages
-        self.slots, self.having = places.slots, places.having
-        #: the number of providers that belong to the tree itself
-        self.own = len(places.lineages)
+    part: TablePart
+    shared: tuple[Provider, ...]
+    features: tuple[Hashable, ...]
+    compared: Slots
+
+    @property
+    def tree_places(self) -> TreePlaces:
+        """The positions and slots of the providers of each tree."""
+        return self.part.places
+
+    @property
+    def own_count(self) -> int:
+        """The number of providers that belong to the tree itself."""
+        return len(self.part.places.lineages)
 
     def providers(self, tree: HostTree) -> tuple[Provider, ...]:
         """The providers of a tree, then its sharing providers, by position of the layout."""
-        members = tree.members
-        return *[members[at] for at in tree.shape.frame.layout_of(self.where).positions], *self.shared
+        members, positions = tree.members, tree.shape.frame.layout_of(self.tree_places.where).positions
+        return *[members[at] for at in positions], *self.shared
 
 
 @dataclass(eq=False, slots=True)
@@ -394,7 +390,7 @@ def regroup_trees(
     if not by_kin:
         return
     # the layouts of the whole request are kept, because positions in the survey's results refer to them
-    asked = AskedAmounts(snapshot, request, budget, next(iter(by_kin)).where)
+    asked = AskedAmounts(snapshot, request, budget, next(iter(by_kin)).tree_places.where)
     # the trees of one kin are grouped at a time, because the caller often needs only one group that fits
     for kin, rows in by_kin.items():
         yield from _divide_rows(kin.part, [*chain(*rows)], asked, (), kin.shared, budget)

@@ -74,29 +74,21 @@ class ProviderSummaries:
     ) -> list[bytes]:
         """Return the summaries of each tree in this shape."""
         kept = self._kept.setdefault(shape, {})
+
+        def render_tree(tree: HostTree) -> bytes:
+            budget.spend_anyway(len(tree.members))
+            rendered = [_provider_summary(snapshot, each, shape, each.inventories) for each in tree.members]
+            # summaries are keyed by the identity of the tree, so that a later answer finds the summaries
+            # without reading providers
+            summaries = kept[tree] = b",".join(rendered)
+            return summaries
+
         # two requests may render one tree at the same time; the results are equal, and the later one is kept
-        found = [kept.get(tree) or _render_tree(snapshot, tree, shape, kept, budget) for tree in trees]
+        found = [kept.get(tree) or render_tree(tree) for tree in trees]
         present = snapshot.whole_trees()
         if len(kept) > len(present) * (1 + _MAX_OUTDATED):
             self._kept[shape] = {tree: kept[tree] for tree in present.values() if tree in kept}
         return found
-
-
-def _render_tree(
-    snapshot: ModelSnapshot,
-    tree: HostTree,
-    shape: SummaryShape,
-    kept: dict[HostTree, bytes],
-    budget: SearchBudget,
-) -> bytes:
-    budget.spend_anyway(len(tree.members))
-    summaries = b",".join(
-        [_provider_summary(snapshot, each, shape, each.inventories) for each in tree.members]
-    )
-    # summaries are keyed by the identity of the tree, so that a later answer finds the summaries without
-    # reading providers
-    kept[tree] = summaries
-    return summaries
 
 
 def render_pieces(

@@ -130,9 +130,11 @@ class SharingProviders:
             found.update(added)
         return found
 
-    def sharing_through(self, aggregates: Iterable[str]) -> TreeSharing:
-        """Return the sharing providers in any of these aggregates."""
-        return self._find_shared(aggregates, set())
+    def sharing_through(self, aggregates: Iterable[str], without: Iterable[int] = frozenset()) -> TreeSharing:
+        """Return the sharing providers in any of these aggregates, except some providers."""
+        found = set().union(*[self._by_aggregate[aggregate] for aggregate in aggregates]).difference(without)
+        self.budget.spend(len(found))
+        return TreeSharing.of_providers([self._snapshot.providers[each] for each in sorted(found)])
 
     def with_tree(self, root: int) -> TreeSharing:
         """Return the sharing providers of a tree; the caller counts a step for each tree."""
@@ -143,13 +145,8 @@ class SharingProviders:
             known = self._known[via] = self.sharing_through(via)
         # providers of the tree itself are left out, so this tree needs a list of its own
         if known.ids and root in self.roots:
-            return self._find_shared(via, set(self._snapshot.trees[root]))
+            return self.sharing_through(via, self._snapshot.trees[root])
         return known
-
-    def _find_shared(self, aggregates: Iterable[str], without: set[int]) -> TreeSharing:
-        found = set().union(*[self._by_aggregate[aggregate] for aggregate in aggregates]) - without
-        self.budget.spend(len(found))
-        return TreeSharing.of_providers([self._snapshot.providers[each] for each in sorted(found)])
 
     def anchor_roots(self, provider_id: int) -> Iterator[int]:
         """Yield the roots of all trees that can use a sharing provider; a root can occur twice."""

@@ -25,7 +25,7 @@ from typing import Final
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.read_model.trees import is_keepable
+from placement.read_model.trees import Options, is_keepable
 from placement.search.budget import SearchBudget
 from placement.search.conditions import ProviderCondition, ProviderNeed
 from placement.search.request import CandidatesRequest
@@ -344,6 +344,35 @@ class RequestRules:
             self.share_ranks,
             self.subtrees,
         )
+
+    def serving_needs(self, shared: Sequence[Provider]) -> list[list[int]]:
+        """Return for each need the indexes of the sharing providers that can serve it, given their usage."""
+        # current usage is checked here: a sharing provider serves several hosts, so its free amount is not in
+        # the key of a tree
+        self.budget.spend(len(shared) * len(self.distinct))
+        serving = {
+            index: [at for at, each in enumerate(shared) if self.needs[index].served_by(each, self.snapshot)]
+            for index in self.distinct
+        }
+        return [serving[like] for like in self.first_alike]
+
+    def within_reach(self, options: Options, lineages: Sequence[Sequence[int]]) -> Options | None:
+        """Return the options that each same_subtree rule allows together with some option of its other needs.
+
+        The result is None if a need has no option left. The root of the subtree has to be an option of one of
+        these needs.
+        """
+        left = [*options]
+        for rule in self.subtrees:
+            if any(left[index][-1] >= len(lineages) for index in rule):
+                continue  # the ancestors of sharing providers are in other trees
+            self.budget.spend(sum([len(left[index]) for index in rule]))
+            tops = subtree_tops(rule, left, lineages)
+            if not tops:
+                return None
+            for index in rule:
+                left[index] = tuple([at for at in left[index] if not tops.isdisjoint(lineages[at])])
+        return tuple(left)
 
     def traits_settled(self, options: Sequence[Sequence[Provider]]) -> bool | None:
         """Return whether the providers of the group without a suffix have the group's required traits.

@@ -37,9 +37,7 @@ def claim_candidates(call: ApiRequest) -> Response:
     """Find a candidate for each consumer. Either all candidates are claimed, or none of them."""
     body = call.parse_body(_BODY)
     wanted, dry_run = schemas.parse(body, call.service.request_forms), body["dry_run"]
-    placed = ClaimService(claim_context(call)).claim_places(
-        wanted, dry_run=dry_run, reservation=body["reservation"]
-    )
+    placed = ClaimService(claim_context(call), wanted, body["reservation"]).claim_places(dry_run=dry_run)
     if body["reservation"] is not None and not dry_run:
         # the metrics read this value
         g.taken_amounts = [taken for each in placed for _, taken in each.choice.resources]

@@ -16,9 +16,8 @@ from placement.policies import ext as rules
 from placement.schemas import candidates as schemas
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.claim import WantedClaim
-from placement.search.claims.refusal import explain_topology
+from placement.search.claims.refusal import NamedWindow, WindowsInWay, explain_topology, find_windows_in_way
 from placement.search.claims.window_search import find_shifts
-from placement.search.claims.windows_in_way import NamedWindow, WindowsInWay, find_windows_in_way
 from placement.search.diagnosis.explanation import RequestExplanation, explain_request
 from placement.search.diagnosis.sentences import explanation_document
 from placement.search.request import CandidatesRequest, check_names

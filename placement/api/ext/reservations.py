@@ -29,8 +29,8 @@ from placement.exceptions import NoCandidate
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.claim import parse_end_action
+from placement.search.claims.availability import FreeWindow
 from placement.search.claims.claim import HostChoice
-from placement.search.claims.joint_windows import JointWindow
 from placement.search.claims.reserved_amounts import (
     DegradationCause,
     PromisingProviders,
@@ -116,7 +116,7 @@ def create_reservation(call: ApiRequest) -> Response:
 
     context = claim_context(call)
     try:
-        placed = ClaimService(context).claim_places(wanted, also=make_written)
+        placed = ClaimService(context, wanted).claim_places(also=make_written)
     except NoCandidate as refusal:
         # a later start helps only if other windows, or claims that end, need the room at this time
         if window is not None and refusal.has_overlaps:
@@ -443,7 +443,7 @@ def find_windows(call: ApiRequest) -> Response:
     )
 
 
-def _times_document(window: JointWindow, duration: float, margins: WindowMargins) -> dict[str, Any]:
+def _times_document(window: FreeWindow, duration: float, margins: WindowMargins) -> dict[str, Any]:
     usable = margins.usable_window(TimeWindow(window.starts_at, window.starts_at + duration))
     return {
         "starts_at": iso_time(usable.starts_at),

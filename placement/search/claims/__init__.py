@@ -23,18 +23,17 @@ Modules
       repeats both steps.
     - ``reserved_amounts`` reads the amounts that claims take from reservations, and finds those amounts that
       their providers can no longer give.
-    - ``availability`` finds the earliest windows in which a claim fits. ``host_rooms`` keeps the free amounts
-      of each host over time, and excludes starts at which their sum is too small. ``timetable`` caches the
-      amounts of all providers over time.
-    - ``joint_windows`` finds the earliest windows in which several claims fit at the same time.
-      ``window_search`` returns windows of one or several claims, or the reason why there are none; it also
-      finds other times at which claims without an end time would fit.
+    - ``availability`` finds the earliest windows in which claims fit at the same time. ``host_rooms`` keeps
+      the free amounts of each host over time, and excludes starts at which their sum is too small.
+      ``timetable`` caches the amounts of all providers over time.
+    - ``window_search`` returns windows of claims, or the reason why there are none; it also finds other times
+      at which claims without an end time would fit.
     - ``window_room`` makes room for windows: other windows move, or preemptible claims end.
     - ``longest_stay`` places preemptible claims on the hosts where they can run longest, and finds the latest
       end of refused claims.
     - ``claim_context`` has the objects that all searches use, and checks names in claims.
-    - ``windows_in_way`` finds and names windows that are in the way of a request.
-    - ``refusal`` explains why a claim has no place on any host, and which changes would help.
+    - ``refusal`` explains why a claim has no place on any host, which changes would help, and which windows
+      are in its way.
 
 A worked example
     Host ``a`` has 4 free VCPU, host ``b`` has 8. One consumer wants VCPU:4, a second consumer wants VCPU:8.

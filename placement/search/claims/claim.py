@@ -16,7 +16,7 @@ from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
 from placement.search.budget import SearchBudget
-from placement.search.candidate_search import CandidatesByHost
+from placement.search.candidate_search import CandidateSearch
 from placement.search.candidates import AllocationCandidate
 from placement.search.claims.topology import Distances, TopologyPolicy
 from placement.search.request import CandidatesRequest
@@ -114,6 +114,13 @@ class WantedClaim:
         """The request and, if there is one, its fallback."""
         return (self.request,) if self.fallback is None else (self.request, self.fallback)
 
+    @property
+    def all_ways(self) -> tuple[WantedClaim, ...]:
+        """The claim with its request alone and, if there is a fallback, the claim with the fallback alone."""
+        if self.fallback is None:
+            return (self,)
+        return replace(self, fallback=None), replace(self, request=self.fallback, fallback=None)
+
 
 @dataclass(frozen=True, slots=True)
 class ChoiceScore:
@@ -174,6 +181,21 @@ def taken_amounts(choices: Iterable[HostChoice]) -> Counter[tuple[int, str]]:
     return taken
 
 
+def known_ids(snapshot: ModelSnapshot, uuids: Iterable[str]) -> set[int]:
+    """Return the ids of the providers with these uuids; unknown uuids are left out."""
+    return {snapshot.by_uuid[each] for each in uuids if each in snapshot.by_uuid}
+
+
+def sharing_providers(snapshot: ModelSnapshot) -> list[Provider]:
+    """Return all sharing providers, of which a cloud has few."""
+    return [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
+
+
+def shared_classes(snapshot: ModelSnapshot) -> set[str]:
+    """Return the resource classes of all sharing providers."""
+    return {name for pool in sharing_providers(snapshot) for name in pool.inventories}
+
+
 def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bool:
     """Return whether every choice takes an amount from the tree at which it is anchored.
 
@@ -181,9 +203,7 @@ def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bo
     that no sharing provider has makes the result True. Otherwise a choice can take all amounts from sharing
     providers.
     """
-    # a choice takes amounts from another host only through sharing providers, and a cloud has few of these
-    pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
-    shared = {name for pool in pools for name in pool.inventories}
+    shared = shared_classes(snapshot)
     return any(not shared.issuperset(group.resources) for group in request.groups)
 
 
@@ -230,7 +250,7 @@ class KnownSearches:
 
     def __init__(self, base: ModelSnapshot) -> None:
         self._base = base
-        self._known: dict[Hashable, CandidatesByHost] = {}
+        self._known: dict[Hashable, CandidateSearch] = {}
 
     def search_in(
         self,
@@ -240,17 +260,17 @@ class KnownSearches:
         among: Container[int] | None,
         *,
         distinct_only: bool,
-    ) -> CandidatesByHost:
+    ) -> CandidateSearch:
         """Return the search for a request in a snapshot; the arguments are those of the search."""
         # the usage of sharing providers is part of the results, and only with them it matters which roots are
         # searched
         if SHARES in self._base.by_trait:
-            return CandidatesByHost(snapshot, request, budget, among=among, distinct_only=distinct_only)
+            return CandidateSearch(snapshot, request, budget, among=among, distinct_only=distinct_only)
         # a search refers to its request and its budget, so that these identities stay valid
         key = id(request), id(budget), distinct_only
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = CandidatesByHost(
+            found = self._known[key] = CandidateSearch(
                 self._base, request, budget, distinct_only=distinct_only
             )
         return found if snapshot is self._base else found.in_snapshot(snapshot)

@@ -12,9 +12,10 @@ from placement.exceptions import InvalidRequest
 from placement.read_model.feed import ModelView, ReadModel
 from placement.search.budget import SearchBudget
 from placement.search.claims.availability import members_of
-from placement.search.claims.claim import WantedClaim
+from placement.search.claims.claim import WantedClaim, known_ids
+from placement.search.claims.host_rooms import TimedSearch
 from placement.search.claims.scores import ATTRIBUTE
-from placement.search.claims.timetable import WindowTimetable
+from placement.search.claims.timetable import TimedView, WindowTimetable
 from placement.search.request import check_names, named_roots
 
 # an outdated snapshot costs only time: the database refuses its choice, and the service chooses again
@@ -47,6 +48,11 @@ class ClaimContext:
         """Return a budget of CPU time for a search in a view; the search's pauses let other requests run."""
         return SearchBudget(seconds, yield_lock=view.yield_after(self.check_awaited))
 
+    def search_in(self, timed: TimedView, seconds: float) -> TimedSearch:
+        """Return a search in a view with timed amounts, with a budget of CPU time."""
+        budget = self.make_budget(timed.view, seconds)
+        return TimedSearch(timed.view.snapshot, timed.skylines, budget, self.rng)
+
 
 def check_claim_names(view: ModelView, wanted: Sequence[WantedClaim]) -> None:
     """Raise InvalidRequest for a class, trait, root or attribute that does not exist."""
@@ -74,5 +80,5 @@ def possible_providers(model: ReadModel, wanted: Sequence[WantedClaim]) -> set[s
     # seems to have less room
     with model.recent_view(RECENT) as view:
         snapshot = view.snapshot
-        roots = {snapshot.by_uuid[each] for each in named if each in snapshot.by_uuid}
-        return {each.uuid for each in members_of(snapshot, roots.intersection(snapshot.trees))}
+        roots = known_ids(snapshot, named).intersection(snapshot.trees)
+        return {each.uuid for each in members_of(snapshot, roots)}

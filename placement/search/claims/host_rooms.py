@@ -14,16 +14,16 @@ that few windows are tested. The placement of claims tests these starts
 from __future__ import annotations
 
 import math
+import random
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
-from placement.search.claims.claim import WantedClaim
+from placement.search.claims.claim import WantedClaim, shared_classes
 from placement.search.claims.topology import SPLIT
 from placement.store.time_profile import TimeWindow
 from placement.store.time_skyline import NO_SKYLINE, SkylinesByClass, TimeSkyline, whole_milliseconds
@@ -31,6 +31,19 @@ from placement.store.time_skyline import NO_SKYLINE, SkylinesByClass, TimeSkylin
 Skylines = Mapping[int, SkylinesByClass]
 """The skylines of providers with timed amounts, by id of the provider and by resource class."""
 NO_SKYLINES: Final[SkylinesByClass] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class TimedSearch:
+    """A search over times: a snapshot, the skylines of its providers, and the search's budget.
+
+    Concurrent searches have different random numbers, so that they mostly begin at different hosts.
+    """
+
+    snapshot: ModelSnapshot
+    skylines: Skylines
+    budget: SearchBudget
+    rng: random.Random
 
 
 class HostRoom:
@@ -153,23 +166,14 @@ class ClassNeed:
 class HostTimes:
     """Finds starts at which the sums of a host suffice; classes of sharing providers exclude no start."""
 
-    def __init__(
-        self,
-        snapshot: ModelSnapshot,
-        skylines: Skylines,
-        wanted: WantedClaim,
-        duration: float,
-        budget: SearchBudget,
-    ) -> None:
+    def __init__(self, search: TimedSearch, wanted: WantedClaim, duration: float) -> None:
+        snapshot = search.snapshot
         self._trees = snapshot.whole_trees()
-        self._skylines = skylines
+        self._skylines = search.skylines
         self._duration = duration
-        self._budget = budget
-        pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
-        shared = {name for pool in pools for name in pool.inventories}
-        self._needs = [
-            (each, rooms_of(skylines, each.resource_class)) for each in _class_needs(wanted, shared)
-        ]
+        self._budget = search.budget
+        needs = _class_needs(wanted, shared_classes(snapshot))
+        self._needs = [(each, rooms_of(search.skylines, each.resource_class)) for each in needs]
         #: the limits of hosts, by root; None for a host on which the request fits at no time
         self._limits: dict[int, _HostLimits | None] = {}
 

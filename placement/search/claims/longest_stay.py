@@ -19,25 +19,23 @@ from __future__ import annotations
 
 import heapq
 import math
-import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from placement.exceptions import InvalidRequest
-from placement.read_model.snapshot import ModelSnapshot
-from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.budget import BudgetExhausted
 from placement.search.claims.availability import (
     allowed_roots,
     members_of,
     place_during,
-    snapshot_during,
+    place_jointly,
+    place_on_hosts,
 )
-from placement.search.claims.claim import ClaimScenario, WantedClaim, wanted_classes
-from placement.search.claims.host_rooms import NO_SKYLINES, HostTimes, Skylines
-from placement.search.claims.joint_windows import place_jointly
-from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
+from placement.search.claims.claim import WantedClaim, wanted_classes
+from placement.search.claims.host_rooms import NO_SKYLINES, HostTimes, TimedSearch
+from placement.search.claims.placement import PlacedClaim
 from placement.store.groups import Members
 from placement.store.time_profile import AT_ONCE, MAX_AHEAD, TimeWindow, check_window, iso_time
 
@@ -108,13 +106,13 @@ def with_end(
 
 
 def possible_ends(
-    skylines: Skylines, providers: Iterable[int], names: Iterable[str], span: StaySpan, budget: SearchBudget
+    search: TimedSearch, providers: Iterable[int], names: Iterable[str], span: StaySpan
 ) -> list[float]:
     """Return the possible end times of longest stays on some providers, in ascending order."""
     found, classes = {span.max_end}, frozenset(names)
     for each in providers:
-        budget.spend()
-        for name, skyline in skylines.get(each, NO_SKYLINES).items():
+        search.budget.spend()
+        for name, skyline in search.skylines.get(each, NO_SKYLINES).items():
             if name in classes:
                 found.update(skyline.rises_within(span.min_end, span.max_end))
     return sorted(found)
@@ -146,13 +144,7 @@ def place_until_last(ends: Sequence[float], place: PlaceUntil, found: Stay | Non
 
 
 def prolong_stay(
-    snapshot: ModelSnapshot,
-    skylines: Skylines,
-    members: Members,
-    placed: Sequence[PlacedClaim],
-    span: StaySpan,
-    budget: SearchBudget,
-    rng: random.Random,
+    search: TimedSearch, members: Members, placed: Sequence[PlacedClaim], span: StaySpan
 ) -> list[PlacedClaim]:
     """Return places for several preemptible claims with the longest common stay.
 
@@ -161,48 +153,34 @@ def prolong_stay(
     wanted = [each.wanted for each in placed]
 
     def place_all(end: float) -> Sequence[PlacedClaim]:
-        return place_during(snapshot, skylines, members, wanted, span.window_until(end), budget, rng)
+        return place_during(search, members, wanted, span.window_until(end))
 
     # the places for the shortest stay are good enough, so no error may replace them
     ends = [span.max_end]
     with suppress(BudgetExhausted):
-        ends = possible_ends(skylines, skylines, wanted_classes(wanted), span, budget)
+        ends = possible_ends(search, search.skylines, wanted_classes(wanted), span)
     found = place_until_last(ends, place_all, (placed, span.min_end))
     # this line is for the type checker: some places are known
     assert found is not None
     return with_end(found[0], wanted, span, found[1])
 
 
-def place_longest(
-    snapshot: ModelSnapshot,
-    skylines: Skylines,
-    wanted: WantedClaim,
-    span: StaySpan,
-    budget: SearchBudget,
-    rng: random.Random,
-) -> list[PlacedClaim]:
+def place_longest(search: TimedSearch, wanted: WantedClaim, span: StaySpan) -> list[PlacedClaim]:
     """Return the place of a preemptible claim with the longest stay; empty if there is no place.
 
     The claim must have no order, no group and no alternates, so that only the length of the stay matters. The
     fallback of the claim is served only if its request has no place on any host. After the search has found a
     place, it tests a limited number of hosts for a longer stay.
     """
-    for request in wanted.all_requests:
-        one = replace(wanted, request=request, fallback=None)
-        if found := _HostStays(snapshot, skylines, one, span, budget, rng).find_longest():
+    for one in wanted.all_ways:
+        if found := _HostStays(search, one, span).find_longest():
             placed, end = found
             return with_end(placed, [wanted], span, end)
     return []
 
 
 def find_latest_end(
-    snapshot: ModelSnapshot,
-    skylines: Skylines,
-    members: Members,
-    wanted: Sequence[WantedClaim],
-    span: StaySpan,
-    budget: SearchBudget,
-    rng: random.Random,
+    search: TimedSearch, members: Members, wanted: Sequence[WantedClaim], span: StaySpan
 ) -> float | None:
     """Return the latest end until which claims have places now; None if they have none.
 
@@ -215,20 +193,20 @@ def find_latest_end(
     wanted = [replace(each, order=(), alternates=0) for each in wanted]
     (one, *others) = wanted
     if not (others or one.group):
-        placed = place_longest(snapshot, skylines, one, span, budget, rng)
+        placed = place_longest(search, one, span)
         return min((time.ends_at for each in placed if (time := each.wanted.window)), default=None)
 
     def place_all(end: float) -> Sequence[PlacedClaim]:
         window = span.window_until(end)
         if not members:
-            return place_jointly(snapshot, skylines, wanted, window, budget, rng)
-        budget.spend(len(skylines))
-        return place_during(snapshot, skylines, members, wanted, window, budget, rng)
+            return place_jointly(search, wanted, window)
+        search.budget.spend(len(search.skylines))
+        return place_during(search, members, wanted, window)
 
     # mostly the claims have no places at all, and then one search suffices
     if not place_all(span.min_end):
         return None
-    *ends, _ = possible_ends(skylines, skylines, wanted_classes(wanted), span, budget)
+    *ends, _ = possible_ends(search, search.skylines, wanted_classes(wanted), span)
     found = place_until_last(ends, place_all)
     return None if found is None else found[1]
 
@@ -236,28 +214,17 @@ def find_latest_end(
 class _HostStays:
     """Finds the host on which a claim can stay longest."""
 
-    def __init__(
-        self,
-        snapshot: ModelSnapshot,
-        skylines: Skylines,
-        wanted: WantedClaim,
-        span: StaySpan,
-        budget: SearchBudget,
-        rng: random.Random,
-    ) -> None:
-        self._snapshot = snapshot
-        self._skylines = skylines
+    def __init__(self, search: TimedSearch, wanted: WantedClaim, span: StaySpan) -> None:
+        self._search = search
         self._wanted = wanted
         self._span = span
-        self._budget = budget
-        self._rng = rng
-        self._times = HostTimes(snapshot, skylines, wanted, span.min_end - span.begin, budget)
+        self._times = HostTimes(search, wanted, span.min_end - span.begin)
 
     def find_longest(self) -> Stay | None:
         """Return the place with the longest stay, and the end time of this stay."""
-        roots = sorted(allowed_roots(self._snapshot, self._wanted, self._budget))
+        roots = sorted(allowed_roots(self._search.snapshot, self._wanted, self._search.budget))
         # concurrent claims mostly try different hosts first
-        self._rng.shuffle(roots)
+        self._search.rng.shuffle(roots)
         begin, last = self._span.begin, self._span.max_end
         bounds: list[tuple[float, int, int]] = []
         for number, root in enumerate(roots):
@@ -285,19 +252,14 @@ class _HostStays:
 
     def _find_at(self, root: int, above: float, bound: float) -> Stay | None:
         """Return the place with the longest stay on a host, if this stay ends at ``above`` or later."""
-        providers = [each.id for each in members_of(self._snapshot, (root,))]
+        providers = [each.id for each in members_of(self._search.snapshot, (root,))]
         span = replace(self._span, min_end=above, max_end=bound)
         classes = self._wanted.request.total_amounts
         return place_until_last(
-            possible_ends(self._skylines, providers, classes, span, self._budget),
+            possible_ends(self._search, providers, classes, span),
             lambda end: self._place_at(root, end),
         )
 
     def _place_at(self, root: int, end: float) -> Sequence[PlacedClaim]:
-        here = snapshot_during(self._snapshot, (root,), self._skylines, self._span.window_until(end))
-        self._budget.spend(len(here))
-        wanted = replace(self._wanted, only=frozenset({self._snapshot.providers[root].uuid}))
-        placed = place_claims(
-            ClaimScenario.from_members(here, {}, [wanted]), [wanted], self._budget, self._rng
-        )
-        return () if isinstance(placed, UnplacedClaim) else placed
+        wanted = replace(self._wanted, only=frozenset({self._search.snapshot.providers[root].uuid}))
+        return place_on_hosts(self._search, (root,), [wanted], self._span.window_until(end))

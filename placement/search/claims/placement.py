@@ -19,13 +19,15 @@ from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.candidate_search import CandidatesByHost, drain_waiting
+from placement.search.candidate_search import CandidateSearch, drain_waiting
 from placement.search.candidates import AllocationCandidate
 from placement.search.claims.claim import (
     ClaimScenario,
     HostChoice,
     WantedClaim,
+    known_ids,
     stays_at_its_host,
+    taken_amounts,
 )
 from placement.search.claims.score_bounds import ScoreUpperBounds
 from placement.search.claims.scores import Choices, ChoiceScorer, Found, best_first
@@ -100,11 +102,7 @@ def place_claims(
     :raises BudgetExhausted: the budget is spent before all claims are placed or one is known to have no
         choice.
     """
-    # comparing sums takes microseconds, and may prove that there is no place; a search over all combinations
-    # would take seconds
-    hopeless = _exceeds_free(world.snapshot, wanted) or _lack_hosts(world, wanted, budget, rng)
-    found = None if hopeless else _ClaimPlacing(world, wanted, budget, rng).place_from(world, 0, {})
-    return found if found is not None else _first_unplaced(world, wanted, budget, rng)
+    return _ClaimPlacing(world, wanted, budget, rng).place_all()
 
 
 def _exceeds_free(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> bool:
@@ -123,40 +121,6 @@ def _free_in_all(snapshot: ModelSnapshot, name: str) -> int:
     return sum(max(0, each.free(name)) for each in providers)
 
 
-def _lack_hosts(
-    world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
-) -> bool:
-    """Return whether an anti-affinity group has more claims than possible hosts."""
-    apart: dict[str, list[WantedClaim]] = {}
-    for each in wanted:
-        if each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY:
-            apart.setdefault(each.group.name, []).append(each)
-    if SHARES in world.snapshot.by_trait:
-        return False  # the trees of sharing providers count as hosts, too
-    return any(len(members) > _count_places(world, members, budget, rng) for members in apart.values())
-
-
-def _count_places(
-    world: ClaimScenario, members: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
-) -> int:
-    """Return an upper bound of the number of claims of this group that fit on the possible hosts."""
-    # places are not counted for a single claim, because the search alone decides about it. With a topology or
-    # a fallback the number would be wrong
-    if len(members) == 1 or any(each.topology or each.fallback for each in members):
-        return len(members)
-    limit = max(each.group.max_per_host for each in members if each.group is not None)
-    present = world.members_beside(members[0].group)
-    places: dict[int, int] = {}
-    for each in members:
-        for found in _find_choices(world, each, budget, rng):
-            root = _root_id(found)
-            places[root] = limit - present.get(root, 0)
-            # with enough places, no more hosts need to be found
-            if sum(places.values()) >= len(members):
-                return len(members)
-    return sum(places.values())
-
-
 def _root_id(found: Found) -> int:
     """Return the id of the root where a choice is anchored."""
     return found.provider_set.members[0].root_id if isinstance(found, AllocationCandidate) else found.root.id
@@ -168,6 +132,7 @@ class _ClaimPlacing:
     def __init__(
         self, world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
     ) -> None:
+        self._world = world
         self._wanted = wanted
         self._budget = budget
         self._rng = rng
@@ -183,7 +148,57 @@ class _ClaimPlacing:
         #: group members
         self._failed: set[Hashable] = set()
 
-    def place_from(
+    def place_all(self) -> list[PlacedClaim] | UnplacedClaim:
+        """Return choices for all claims, or the first claim without a choice."""
+        # comparing sums takes microseconds, and may prove that there is no place; a search over all
+        # combinations would take seconds
+        hopeless = _exceeds_free(self._world.snapshot, self._wanted) or self._lack_hosts()
+        found = None if hopeless else self._place_from(self._world, 0, {})
+        return found if found is not None else self._first_unplaced()
+
+    def _lack_hosts(self) -> bool:
+        """Return whether an anti-affinity group has more claims than possible hosts."""
+        apart: dict[str, list[WantedClaim]] = {}
+        for each in self._wanted:
+            if each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY:
+                apart.setdefault(each.group.name, []).append(each)
+        # the trees of sharing providers count as hosts, too
+        return not self._has_pools and any(
+            len(members) > self._count_places(members) for members in apart.values()
+        )
+
+    def _count_places(self, members: Sequence[WantedClaim]) -> int:
+        """Return an upper bound of the number of claims of this group that fit on the possible hosts."""
+        # places are not counted for a single claim, because the search alone decides about it. With a
+        # topology or a fallback the number would be wrong
+        if len(members) == 1 or any(each.topology or each.fallback for each in members):
+            return len(members)
+        limit = max(each.group.max_per_host for each in members if each.group is not None)
+        present = self._world.members_beside(members[0].group)
+        places: dict[int, int] = {}
+        for each in members:
+            for found in self._find_choices(self._world, each):
+                root = _root_id(found)
+                places[root] = limit - present.get(root, 0)
+                # with enough places, no more hosts need to be found
+                if sum(places.values()) >= len(members):
+                    return len(members)
+        return sum(places.values())
+
+    def _first_unplaced(self) -> UnplacedClaim:
+        """Return the first claim that cannot be placed if each earlier claim takes the first choice found."""
+        (*before, _), world = self._wanted, self._world
+        for number, each in enumerate(before):
+            # not all combinations are tried: the result only names one claim in an error message, and proves
+            # nothing
+            choice = next(self._all_choices(world, each), None)
+            if choice is None:
+                return UnplacedClaim(number, world)
+            world = world.with_choice(each, choice)
+        # a claim is known to have no place: if all earlier claims have a place, it is the last claim
+        return UnplacedClaim(len(before), world)
+
+    def _place_from(
         self, world: ClaimScenario, number: int, taken: Mapping[tuple[int, str], int]
     ) -> list[PlacedClaim] | None:
         """Place the claims from this index on, in addition to ``taken``; None if some claim has no place."""
@@ -196,7 +211,7 @@ class _ClaimPlacing:
         # equal devices are left out only for the last claim, because they may differ in traits that a later
         # claim requires
         is_last = number + 1 == len(self._wanted)
-        choices = _all_choices(world, wanted, self._budget, self._rng, distinct_only=is_last)
+        choices = self._all_choices(world, wanted, distinct_only=is_last)
         passed: list[HostChoice] = []
         for choice in choices:
             # no scenario is needed after the last claim
@@ -211,9 +226,9 @@ class _ClaimPlacing:
                 tried.add(alike)
                 # larger snapshots get more steps, because a scenario copies the indexes of the snapshot
                 self._budget.spend(len(world.snapshot) // 8)
-                others = self.place_from(
-                    world.with_choice(wanted, choice), number + 1, _with_choice(taken, choice)
-                )
+                after = Counter(taken)
+                after.update(taken_amounts([choice]))
+                others = self._place_from(world.with_choice(wanted, choice), number + 1, after)
             if others is not None:
                 return [
                     PlacedClaim(wanted, choice, _find_alternates(wanted, choice, chain(passed, choices))),
@@ -224,12 +239,43 @@ class _ClaimPlacing:
         self._failed.add(state)
         return None
 
+    def _all_choices(
+        self, world: ClaimScenario, wanted: WantedClaim, *, distinct_only: bool = False
+    ) -> Iterator[HostChoice]:
+        """Yield all choices of a claim, then those of its fallback; with an order, the best come first.
+
+        :param distinct_only: whether to leave out choices that differ only in equal devices, if it has an
+            order.
+        """
+        for way in wanted.all_ways:
+            if not way.order:
+                for found in self._find_choices(world, way):
+                    yield _make_choice(world, found)
+                continue
+            scorer = ChoiceScorer(world, way)
+            # equal sharing providers may have different capacities, or the claim may not use some of them
+            only = distinct_only and not self._has_pools and scorer.equal_devices_score_equally
+            roots, at = choices_at_hosts(world, way, self._budget, self._rng, distinct_only=only)
+            hosts = ScoreUpperBounds(world, way, list(roots), self._budget).highest_first()
+            for found in best_first(hosts, at, scorer, self._budget):
+                yield replace(_make_choice(world, found), score=scorer.score_choice(found))
+
+    def _find_choices(self, world: ClaimScenario, wanted: WantedClaim) -> Iterator[Found]:
+        """Yield choices without scores: one of each host from a random host on, then a second one of each."""
+        roots, at = choices_at_hosts(world, wanted, self._budget, self._rng)
+        # hosts take turns, because most hosts have room for only one of several wanted claims
+        begun: deque[Choices] = deque()
+        for choices in chain(map(at, roots), drain_waiting(begun)):
+            for found in choices:
+                begun.append(choices)
+                if found is not None:
+                    yield found
+                break
+
     @cached_property
     def _read_tree(self) -> Callable[[HostTree], Hashable]:
         """Return a function that makes a key of a tree from all that claims read, except free amounts."""
-        asked = [each.request for each in self._wanted] + [
-            each.fallback for each in self._wanted if each.fallback
-        ]
+        asked = [request for each in self._wanted for request in each.all_requests]
         read = tree_reader(chain.from_iterable(all_conditions(each, needs_of(each)) for each in asked))
         if not self._has_pools:
             return read
@@ -255,88 +301,10 @@ class _ClaimPlacing:
         return self._read_tree(tree), tree.kind, tree.free, within, others
 
 
-def _with_choice(taken: Mapping[tuple[int, str], int], choice: HostChoice) -> Mapping[tuple[int, str], int]:
-    more = dict(taken)
-    for provider, amounts in choice.resources:
-        for name, amount in amounts.items():
-            more[provider.id, name] = more.get((provider.id, name), 0) + amount
-    return more
-
-
-def _first_unplaced(
-    world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
-) -> UnplacedClaim:
-    """Return the first claim that cannot be placed if each earlier claim takes the first choice found."""
-    *before, _ = wanted
-    for number, each in enumerate(before):
-        # not all combinations are tried: the result only names one claim in an error message, and proves
-        # nothing
-        choice = next(_all_choices(world, each, budget, rng), None)
-        if choice is None:
-            return UnplacedClaim(number, world)
-        world = world.with_choice(each, choice)
-    # the caller knows that a claim has no place: if all earlier claims have a place, it is the last claim
-    return UnplacedClaim(len(before), world)
-
-
-def _all_choices(
-    world: ClaimScenario,
-    wanted: WantedClaim,
-    budget: SearchBudget,
-    rng: random.Random,
-    *,
-    distinct_only: bool = False,
-) -> Iterator[HostChoice]:
-    """Yield all choices of a claim, then those of its fallback; one of equal devices if ``distinct_only``."""
-    for request in wanted.all_requests:
-        yield from _choices_as_asked(
-            world, replace(wanted, request=request), budget, rng, distinct_only=distinct_only
-        )
-
-
-def _choices_as_asked(
-    world: ClaimScenario,
-    wanted: WantedClaim,
-    budget: SearchBudget,
-    rng: random.Random,
-    *,
-    distinct_only: bool,
-) -> Iterator[HostChoice]:
-    """Yield the choices for the claim's request without its fallback, the best first if it has an order."""
-    if not wanted.order:
-        for found in _find_choices(world, wanted, budget, rng):
-            yield _make_choice(world, found)
-        return
-    scorer = ChoiceScorer(world, wanted)
-    # equal sharing providers may have different capacities, or the claim may not use some of them
-    distinct_only = (
-        distinct_only and SHARES not in world.snapshot.by_trait and scorer.equal_devices_score_equally
-    )
-    roots, at = choices_at_hosts(world, wanted, budget, rng, distinct_only=distinct_only)
-    hosts = ScoreUpperBounds(world, wanted, list(roots), budget).highest_first()
-    for found in best_first(hosts, at, scorer, budget):
-        yield replace(_make_choice(world, found), score=scorer.score_choice(found))
-
-
 def _make_choice(world: ClaimScenario, found: Found) -> HostChoice:
     return (
         HostChoice.from_candidate(world.snapshot, found) if isinstance(found, AllocationCandidate) else found
     )
-
-
-def _find_choices(
-    world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
-) -> Iterator[Found]:
-    """Yield choices without scores: one of each host, from a random host on, then a second one of each."""
-    roots, at = choices_at_hosts(world, wanted, budget, rng)
-    # hosts take turns, because most hosts have room for only one of several wanted claims
-    begun: deque[Choices] = deque()
-    for choices in chain(map(at, roots), drain_waiting(begun)):
-        for found in choices:
-            begun.append(choices)
-            if found is not None:
-                yield found
-            break
 
 
 def choices_at_hosts(
@@ -354,12 +322,10 @@ def choices_at_hosts(
     :param distinct_only: whether to leave out choices that differ from another choice only in equal devices.
     """
     snapshot, group, beside = world.snapshot, wanted.group, world.members_beside(wanted.group)
-    avoided = {snapshot.by_uuid[uuid] for uuid in wanted.avoid if uuid in snapshot.by_uuid}
-    only = None
-    if wanted.only is not None:
-        only = {snapshot.by_uuid[uuid] for uuid in wanted.only if uuid in snapshot.by_uuid}
+    avoided = known_ids(snapshot, wanted.avoid)
+    only = None if wanted.only is None else known_ids(snapshot, wanted.only)
     shared = SHARES in snapshot.by_trait
-    found: CandidatesByHost | SplitChoices
+    found: CandidateSearch | SplitChoices
     if wanted.topology is None:
         found = world.searches.search_in(snapshot, wanted.request, budget, only, distinct_only=distinct_only)
     else:

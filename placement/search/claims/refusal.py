@@ -1,25 +1,43 @@
-"""Explains why a claim cannot be placed, with the reasons of hosts, and with changes that would help.
+"""Explains why a claim cannot be placed: reasons of hosts, changes that would help, and windows in its way.
 
 A request with a topology is explained as if the claim had no consumer. Checks of single providers do not show
 whether an amount fits that is split over zones. So each change to a claim with a topology is tested by
 placing the changed claim.
+
+The room of a window counts as used as soon as the window is booked. So a request has no place on a host with
+too small a rest, although nothing uses the room of the window yet. The search takes a small snapshot of some
+hosts with windows ahead, without the amounts of windows and of claims with an end time. If the request fits
+there, these windows and claims are in its way.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from placement import microversion
-from placement.exceptions import NoCandidate
+from placement.db.database import ServiceDatabase
+from placement.exceptions import NoCandidate, Unavailable
 from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.claims.claim import ClaimScenario, WantedClaim, stays_at_its_host
-from placement.search.claims.placement import UnplacedClaim, choices_at_hosts
+from placement.search.claims.availability import NEVER, members_of, skylines_in, snapshot_during
+from placement.search.claims.claim import (
+    ClaimScenario,
+    WantedClaim,
+    known_ids,
+    sharing_providers,
+    stays_at_its_host,
+    wanted_classes,
+)
+from placement.search.claims.claim_context import RECENT, ClaimContext, possible_providers
+from placement.search.claims.host_rooms import Skylines
+from placement.search.claims.placement import UnplacedClaim, choices_at_hosts, place_claims
 from placement.search.claims.split_choices import full_amounts, is_splittable
 from placement.search.claims.topology import SPLIT, TopologyPolicy
 from placement.search.diagnosis.clauses import RequestClause
@@ -39,6 +57,24 @@ from placement.search.diagnosis.sentences import (
 )
 from placement.search.request import CandidatesRequest
 from placement.store import allocations
+from placement.store.groups import Members
+from placement.store.time_profile import (
+    AT_ONCE,
+    TimedAmount,
+    TimeWindow,
+    first_overlaps,
+    name_overlaps,
+    overlaps_sentence,
+)
+from placement.store.time_schedule import TimeSchedule, planned_providers, read_overlaps, read_schedule
+from placement.store.time_skyline import make_skylines
+from placement.store.window_room import preemptible_claims
+
+# a message names few windows, and no reader compares the windows of a whole cloud
+MAX_EXPLAINED: Final = 20
+"""Maximum number of providers for which a refusal names windows."""
+WITHOUT_END: Final = TimeWindow(AT_ONCE, math.inf)
+"""The time of a claim without an end time."""
 
 
 def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> Iterator[int]:
@@ -50,19 +86,16 @@ def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudge
             yield root
 
 
-def has_place(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> bool:
-    """Return whether the claim fits on some host."""
-    return next(fitting_roots(world, wanted, budget), None) is not None
-
-
 def looser_topologies(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget
 ) -> Iterator[TopologyPolicy]:
     """Yield the least strict topology policy, if the claim fits with that policy."""
     # only the least strict policy is tried: if it gives the claim no place, no other policy does
     most = TopologyPolicy.BEST_EFFORT
-    if wanted.topology is not most and has_place(world, replace(wanted, topology=most), budget):
-        yield most
+    if wanted.topology is not most:
+        # one host with a place suffices
+        for _ in islice(fitting_roots(world, replace(wanted, topology=most), budget), 1):
+            yield most
 
 
 def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> TriedRelaxations:
@@ -94,7 +127,7 @@ def claim_refusal(
     prefix = _no_candidate(wanted, unplaced)
     # both the request and its fallback are explained, because an operator cannot know which of the two
     # matters
-    ways = [replace(each, request=request) for request in each.all_requests]
+    ways = each.all_ways
     left, left_out = _hosts_left(world, ways)
     # an avoided sharing provider gives nothing, whichever host it shares with
     snapshot = _without_pools(world.snapshot, each)
@@ -240,8 +273,6 @@ def _hosts_left(
     wanted = ways[0]
     snapshot, group, beside = world.snapshot, wanted.group, world.members_beside(wanted.group)
     left, left_out = set(snapshot.roots()), dict[str, int]()
-    named = {root for root in left if wanted.only and snapshot.providers[root].uuid in wanted.only}
-    avoided = {root for root in left if snapshot.providers[root].uuid in wanted.avoid}
     # the size of the group is checked only if each choice stays at its host; otherwise roots of sharing
     # providers would also count as hosts of the group
     full = set[int]()
@@ -249,8 +280,8 @@ def _hosts_left(
         full = {root for root in left if not group.allows_hosts((root,), beside)}
     # each excluded host counts only for the first reason that applies
     for by, roots in (
-        ("allowed_hosts", left - named if wanted.only is not None else set()),
-        ("excluded_hosts", avoided),
+        ("allowed_hosts", left - known_ids(snapshot, wanted.only) if wanted.only is not None else set()),
+        ("excluded_hosts", known_ids(snapshot, wanted.avoid)),
         (_full_reason(wanted), full),
     ):
         if gone := left & roots:
@@ -270,11 +301,10 @@ def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapsho
     # most claims avoid nothing, and need no copy of the snapshot
     if not wanted.avoid:
         return snapshot
-    avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
-    pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
+    avoided = known_ids(snapshot, wanted.avoid)
     used = {
         pool.id: {name: inventory.capacity for name, inventory in pool.inventories.items()}
-        for pool in pools
+        for pool in sharing_providers(snapshot)
         if pool.root_id in avoided
     }
     return snapshot.with_usage(used) if used else snapshot
@@ -284,7 +314,7 @@ def _mark_avoided(
     snapshot: ModelSnapshot, wanted: WantedClaim, explanation: RequestExplanation
 ) -> RequestExplanation:
     """Change the explanation so that avoided sharing providers are called "avoided" instead of full."""
-    avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
+    avoided = known_ids(snapshot, wanted.avoid)
 
     def is_avoided(miss: NearestMiss) -> bool:
         return miss.provider is not None and miss.provider.root_id in avoided
@@ -323,3 +353,170 @@ def _no_candidate(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim) -> str
         )
     which = f"claim {unplaced.number + 1} of {len(wanted)}, " if len(wanted) > 1 else ""
     return f"There is no candidate for {which}consumer {each.consumer}"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTimes:
+    """The timed amounts of some providers of which windows ahead will take amounts.
+
+    ``providers`` has the uuids of at most :data:`MAX_EXPLAINED` such providers.
+    """
+
+    providers: Sequence[str]
+    schedule: TimeSchedule
+
+    def without_amounts(self, snapshot: ModelSnapshot) -> ModelSnapshot:
+        """Return a small snapshot of the hosts of these providers, as if there were no timed amounts."""
+        skylines = skylines_in(snapshot, make_skylines(self.schedule.amounts, self.schedule.holds))
+        roots = {snapshot.providers[each].root_id for each in skylines}
+        return snapshot_during(snapshot, roots, skylines, NEVER)
+
+
+def read_planned(
+    database: ServiceDatabase, wanted: Sequence[WantedClaim], possible: Collection[str] | None
+) -> PlannedTimes | None:
+    """Return the timed amounts of some providers with windows ahead; None if there are no such providers.
+
+    :param possible: the uuids of the providers that the claims may use; None means all providers.
+    """
+    with database.read() as conn:
+        providers = planned_providers(conn, wanted_classes(wanted), possible, MAX_EXPLAINED)
+        if not providers:
+            return None
+        schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
+    return PlannedTimes(providers, schedule)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedWindow:
+    """A window, or a claim with an end time, that is in the way of a request.
+
+    ``starts_at`` is None if the consumer already holds its amounts. ``amounts`` are those of the wanted
+    classes, by uuid of the provider and by class. ``roots`` are the uuids of the roots of these providers.
+    """
+
+    consumer: str
+    starts_at: float | None
+    ends_at: float
+    roots: Sequence[str]
+    amounts: dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsInWay:
+    """Windows, and claims with an end time, without which a request would have a place.
+
+    ``text`` names ``windows``, and tells whether there are others.
+    """
+
+    windows: Sequence[NamedWindow] = ()
+    text: str = ""
+
+
+def find_windows_in_way(context: ClaimContext, wanted: WantedClaim, seconds: float) -> WindowsInWay | None:
+    """Return some windows without which a request that has no place now would have a place.
+
+    :param seconds: maximum CPU time of the search.
+    :returns: None if the time is spent before any host with room is found.
+    """
+    planned = read_planned(context.database, [wanted], None)
+    if planned is None:
+        return WindowsInWay()
+    with context.model.recent_view(RECENT) as view:
+        empty = planned.without_amounts(view.snapshot)
+        world = ClaimScenario.from_members(empty, {}, [wanted])
+        budget, roots, is_complete = context.make_budget(view, seconds), set[int](), False
+        with suppress(BudgetExhausted):
+            for way in wanted.all_ways:
+                roots.update(fitting_roots(world, way, budget))
+            is_complete = True
+    if not roots:
+        return WindowsInWay() if is_complete else None
+    names = wanted_classes([wanted])
+    hosts = {each.uuid: empty.providers[each.root_id].uuid for each in members_of(empty, roots)}
+    amounts = [
+        each for each in planned.schedule.amounts if each.provider in hosts and each.resource_class in names
+    ]
+    shown, left = first_overlaps(amounts, WITHOUT_END)
+    return WindowsInWay(
+        [_named_window(each, amounts, hosts) for each in shown],
+        # further hosts may have other windows
+        name_overlaps(shown, left if is_complete and len(planned.providers) < MAX_EXPLAINED else None),
+    )
+
+
+def _named_window(shown: TimedAmount, amounts: Sequence[TimedAmount], hosts: dict[str, str]) -> NamedWindow:
+    by_provider: dict[str, dict[str, int]] = {}
+    for each in amounts:
+        if (each.consumer, each.window.ends_at) == (shown.consumer, shown.window.ends_at):
+            here = by_provider.setdefault(each.provider, {})
+            here[each.resource_class] = here.get(each.resource_class, 0) + each.used
+    return NamedWindow(
+        shown.consumer,
+        shown.window.starts_at if shown.is_ahead else None,
+        shown.window.ends_at,
+        sorted({hosts[each] for each in by_provider}),
+        by_provider,
+    )
+
+
+def describe_windows(context: ClaimContext, wanted: Sequence[WantedClaim], members: Members) -> str:
+    """Return a sentence with windows that prevent claims without an end time; empty if there are none.
+
+    :param members: the present members of the groups that the claims join.
+    """
+    possible = possible_providers(context.model, wanted)
+    planned = read_planned(context.database, wanted, possible)
+    if planned is None:
+        return ""
+    with context.model.recent_view(RECENT) as view:
+        empty = planned.without_amounts(view.snapshot)
+        budget = context.make_budget(view, context.reason_seconds)
+        with suppress(BudgetExhausted):
+            world = ClaimScenario.from_members(empty, members, wanted)
+            if isinstance(place_claims(world, wanted, budget, context.rng), UnplacedClaim):
+                return ""
+    return name_amounts(planned.schedule.amounts, planned.providers, wanted, WITHOUT_END)
+
+
+def describe_overlaps(
+    database: ServiceDatabase, providers: Sequence[str], wanted: Sequence[WantedClaim], window: TimeWindow
+) -> str:
+    """Return a sentence that names timed amounts of other consumers that overlap a window.
+
+    The sentence is a part of a refusal. It is empty if the database does not answer.
+    """
+    # the refusal is certain, so a failure of the database after it must not replace it
+    with suppress(Unavailable), database.read() as conn:
+        amounts = read_overlaps(conn, window, {each.consumer for each in wanted}, providers)
+        return name_amounts(amounts, providers, wanted, window, lambda some: preemptible_claims(conn, some))
+    return ""
+
+
+def name_amounts(
+    amounts: Iterable[TimedAmount],
+    providers: Sequence[str],
+    wanted: Sequence[WantedClaim],
+    window: TimeWindow,
+    choose_preemptible: Callable[[Collection[str]], Collection[str]] = lambda _: (),
+) -> str:
+    """Return a sentence that names timed amounts of these providers during a window.
+
+    :param choose_preemptible: a function that returns those of some consumers that have preemptible claims.
+    """
+    names = wanted_classes(wanted)
+    some = [each for each in amounts if each.resource_class in names]
+    return overlaps_sentence(some, window, choose_preemptible, are_all=len(providers) < MAX_EXPLAINED)
+
+
+def overlapping_providers(
+    snapshot: ModelSnapshot, skylines: Skylines, wanted: Sequence[WantedClaim], window: TimeWindow
+) -> list[str]:
+    """Return the uuids of some providers with timed amounts of the wanted classes during a window."""
+    names = wanted_classes(wanted)
+    found = (
+        snapshot.providers[each].uuid
+        for each, here in skylines.items()
+        if any(name in names and skyline.largest_sum(window) for name, skyline in here.items())
+    )
+    return list(islice(found, MAX_EXPLAINED))

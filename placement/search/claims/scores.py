@@ -8,12 +8,13 @@ A branch-and-bound search finds the best choices without searching all hosts.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import chain, combinations
-from typing import Final, Protocol
+from typing import Final
 
 from placement.read_model.index import Sums
 from placement.read_model.provider import Provider
@@ -120,29 +121,42 @@ class ChoiceScorer:
         return _ChoiceTaking(self._world, self._wanted, self._asked, found)
 
 
-class _TakenAmounts(Protocol):
+# the class is not frozen, because an object is made for each choice, and making a frozen object takes longer
+@dataclass(slots=True)
+class _TakenAmounts(ABC):
     """The resources that a choice takes, as the values that criteria read."""
 
+    world: ClaimScenario
+    wanted: WantedClaim
+    asked: Asked
+
+    @abstractmethod
     def providers(self) -> Iterable[Provider]:
         """Return the providers that give an amount to the choice."""
 
+    @abstractmethod
     def used_shares(self) -> Iterable[float]:
         """Return for each taken class the share of the host that would be in use with the choice."""
 
+    @abstractmethod
     def fit_shares(self) -> Iterable[float]:
         """Return for each amount of the choice its share of the provider's free amount."""
 
+    @abstractmethod
+    def zone_ids(self) -> Collection[int]:
+        """Return the ids of the NUMA nodes with allocations of the choice."""
+
     def zone_count(self) -> int:
         """Return the number of NUMA nodes with allocations of the choice."""
+        return len(self.zone_ids())
 
-    def zone_distances(self) -> Iterable[int]:
-        """Return the distance of each pair of NUMA nodes with allocations of the choice."""
-
+    @abstractmethod
     def device_lineages(self) -> Collection[Sequence[int]]:
         """Return the lineages, root last, of the providers that serve groups with a suffix."""
 
-    def group_liking(self) -> float:
-        """Return how well the hosts of the choice suit the group's policy, from 0 to 1."""
+    @abstractmethod
+    def host_ids(self) -> Collection[int]:
+        """Return the roots of the hosts of the choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +198,10 @@ class _PatternTerms:
         )
 
 
-# the class is not frozen, because an object is made for each choice, and making a frozen object takes longer
 @dataclass(slots=True)
-class _TreeTaking:
+class _TreeTaking(_TakenAmounts):
     """The resources of a choice that takes nothing from sharing providers."""
 
-    world: ClaimScenario
-    wanted: WantedClaim
-    asked: Asked
     tree: HostTree
     terms: _PatternTerms
 
@@ -210,23 +220,20 @@ class _TreeTaking:
     def zone_count(self) -> int:
         return len(self.terms.zones)
 
-    def zone_distances(self) -> Iterable[int]:
-        return _zone_distances(self.world, [self.tree.members[position].id for position in self.terms.zones])
+    def zone_ids(self) -> Collection[int]:
+        return [self.tree.members[position].id for position in self.terms.zones]
 
     def device_lineages(self) -> Collection[Sequence[int]]:
         return self.terms.lineages
 
-    def group_liking(self) -> float:
-        return _group_liking(self.world, self.wanted, (self.tree.root.id,))
+    def host_ids(self) -> Collection[int]:
+        return (self.tree.root.id,)
 
 
 @dataclass(slots=True)
-class _ChoiceTaking:
+class _ChoiceTaking(_TakenAmounts):
     """The resources of a choice that perhaps also takes from sharing providers."""
 
-    world: ClaimScenario
-    wanted: WantedClaim
-    asked: Asked
     choice: HostChoice
 
     def providers(self) -> Iterable[Provider]:
@@ -249,11 +256,9 @@ class _ChoiceTaking:
             for name, amount in amounts.items():
                 yield amount / provider.free(name)
 
-    def zone_count(self) -> int:
-        return len(self._zone_ids())
-
-    def zone_distances(self) -> Iterable[int]:
-        return _zone_distances(self.world, self._zone_ids())
+    def zone_ids(self) -> Collection[int]:
+        found = (zone_of(self.world.snapshot, provider) for provider, _ in self.choice.resources)
+        return {zone for zone in found if zone is not None}
 
     def device_lineages(self) -> Collection[Sequence[int]]:
         mapped = {suffix: [each.id for each in served] for suffix, served in self.choice.mappings.items()}
@@ -264,12 +269,8 @@ class _ChoiceTaking:
             for each in _served_by_suffix(mapped) & taken
         ]
 
-    def group_liking(self) -> float:
-        return _group_liking(self.world, self.wanted, self.choice.hosts)
-
-    def _zone_ids(self) -> set[int]:
-        found = (zone_of(self.world.snapshot, provider) for provider, _ in self.choice.resources)
-        return {zone for zone in found if zone is not None}
+    def host_ids(self) -> Collection[int]:
+        return self.choice.hosts
 
 
 def pack_score(taking: _TakenAmounts) -> float:
@@ -293,7 +294,8 @@ def distance_score(taking: _TakenAmounts) -> float:
 
     The score is the distance within a node, divided by the mean distance of all pairs of the choice's nodes.
     """
-    apart = [*taking.zone_distances()]
+    distances = taking.world.distances
+    apart = [distance_of(distances, one, other) for one, other in combinations(taking.zone_ids(), 2)]
     return min(1.0, LOCAL * len(apart) / max(1, sum(apart))) if apart else 1.0
 
 
@@ -325,8 +327,11 @@ def fit_score(taking: _TakenAmounts) -> float:
 
 
 def group_score(taking: _TakenAmounts) -> float:
-    """Return how well the hosts of the choice suit the policy of its group."""
-    return taking.group_liking()
+    """Return how well the hosts of the choice suit the policy of its group, from 0 to 1."""
+    world, group = taking.world, taking.wanted.group
+    if group is None:
+        return 0.0
+    return group.host_preference(taking.host_ids(), world.members_beside(group), world.size_of(group))
 
 
 def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *, low: bool) -> float | None:
@@ -386,17 +391,6 @@ def number_of(snapshot: ModelSnapshot, provider: Provider, name: str) -> float |
     """Return the number of an attribute at a provider, or at its nearest ancestor with this attribute."""
     values = (each.attributes.get(name) for each in snapshot.lineage_of(provider))
     return next((value for value in values if isinstance(value, float)), None)
-
-
-def _zone_distances(world: ClaimScenario, zones: Iterable[int]) -> Iterable[int]:
-    return [distance_of(world.distances, one, other) for one, other in combinations(zones, 2)]
-
-
-def _group_liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int]) -> float:
-    group = wanted.group
-    return (
-        group.host_preference([*hosts], world.members_beside(group), world.size_of(group)) if group else 0.0
-    )
 
 
 # the number limits the memory: a heap keeps all scored choices until the best one is known

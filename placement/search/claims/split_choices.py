@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import lcm
 from typing import Final
 
@@ -9,7 +10,7 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree, TreeClass
 from placement.search.budget import SearchBudget
-from placement.search.candidate_search import CandidatesByHost
+from placement.search.candidate_search import CandidateSearch
 from placement.search.claims.claim import HostChoice
 from placement.search.claims.even_division import ZoneRoom
 from placement.search.claims.topology import (
@@ -132,12 +133,8 @@ class SplitChoices:
         among: Container[int] | None = None,
         first_only: bool = False,
     ) -> None:
-        self._first_only = first_only
         self._snapshot = snapshot
         self._trees = snapshot.whole_trees()
-        self._request = request
-        self._topology = topology
-        self._distances = distances
         self._budget = budget
         self._asked = {
             name: amount
@@ -148,9 +145,12 @@ class SplitChoices:
         self._zoned_classes: dict[TreeClass, tuple[str, ...]] = {}
         #: one search for each tuple of classes that the zones of a tree have
         self._splits: dict[tuple[str, ...], _SplitSearch] = {}
+        self._new_search = partial(
+            _SplitSearch, snapshot, request, topology, distances, budget, first_only=first_only
+        )
         # the search for hosts with none of the split classes in their zones, where the topology policy has no
         # effect
-        self._whole = CandidatesByHost(snapshot, request, budget, among=among)
+        self._whole = CandidateSearch(snapshot, request, budget, among=among)
 
     def roots(self) -> RootFilter:
         """Return the roots that may have choices."""
@@ -177,15 +177,7 @@ class SplitChoices:
         found = self._splits.get(names)
         if found is None:
             asked = {name: self._asked[name] for name in names}
-            found = self._splits[names] = _SplitSearch(
-                self._snapshot,
-                self._request,
-                asked,
-                self._topology,
-                self._distances,
-                self._budget,
-                self._first_only,
-            )
+            found = self._splits[names] = self._new_search(asked=asked)
         return found
 
 
@@ -229,11 +221,12 @@ class _SplitSearch:
         self,
         snapshot: ModelSnapshot,
         request: CandidatesRequest,
-        asked: Mapping[str, int],
         topology: TopologyPolicy,
         distances: Distances,
         budget: SearchBudget,
+        *,
         first_only: bool,
+        asked: Mapping[str, int],
     ) -> None:
         self._first_only = first_only
         self._snapshot = snapshot
@@ -259,7 +252,7 @@ class _SplitSearch:
         # resources
         rest = _unsplit_request(request, asked)
         #: candidates for the rest of the request; None if the request has no rest
-        self._rest = None if rest is None else CandidatesByHost(snapshot, rest, budget, each_root=True)
+        self._rest = None if rest is None else CandidateSearch(snapshot, rest, budget, each_root=True)
         self._on_roots = tuple(root_conditions(request))
         self._layouts: dict[Hashable, _ZoneLayout] = {}
         self._known: dict[Hashable, Ranked | None] = {}

@@ -39,7 +39,6 @@ A worked example
 
 from __future__ import annotations
 
-import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
@@ -51,29 +50,26 @@ from typing import Final
 
 from placement.exceptions import Conflict, InvalidRequest
 from placement.read_model.provider import Provider
-from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
-from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.budget import BudgetExhausted
 from placement.search.claims.availability import (
     NEVER,
     allowed_roots,
     members_of,
     place_during,
+    place_on_hosts,
     skylines_in,
-    snapshot_during,
     times_by_way,
 )
 from placement.search.claims.claim import (
-    ClaimScenario,
     WantedClaim,
     taken_amounts,
     wanted_classes,
-    with_more_used,
 )
 from placement.search.claims.claim_context import ClaimContext, possible_providers
-from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
+from placement.search.claims.host_rooms import NO_SKYLINES, TimedSearch
 from placement.search.claims.longest_stay import StaySpan
-from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
+from placement.search.claims.placement import PlacedClaim
 from placement.store.claims import ByProvider
 from placement.store.time_profile import HoldKey, TimedAmount, TimeWindow
 from placement.store.time_schedule import TimeSchedule, read_schedule
@@ -105,16 +101,16 @@ AmountsByConsumer = Mapping[str, Sequence[TimedAmount]]
 
 @dataclass(frozen=True, slots=True)
 class MovedPlaces:
-    """The place of a new window, and the moves that make room for it."""
+    """The places of a new window's claims, and the moves that make room for it."""
 
-    placed: Sequence[PlacedClaim]
+    placed: list[PlacedClaim]
     moves: Sequence[WindowMove]
 
 
 def make_room(
     context: ClaimContext, wanted: Sequence[WantedClaim], span: StaySpan, seconds: float
-) -> tuple[list[PlacedClaim], MovedPlaces | None]:
-    """Return places for which windows move or preemptible claims end, and the moves; perhaps no place.
+) -> MovedPlaces | None:
+    """Return places for which windows move or preemptible claims end, with the moves; None without places.
 
     :param span: the time of the window from now on.
     :param seconds: the limit of CPU time.
@@ -126,25 +122,19 @@ def make_room(
         concerned = possible_providers(context.model, wanted)
         moved = place_by_moves(context, one, concerned, span, seconds / 2)
         if moved is not None:
-            return list(moved.placed), moved
-    return place_preempting(context, wanted, span, end - thread_time()), None
+            return moved
+    placed = place_preempting(context, wanted, span, end - thread_time())
+    return MovedPlaces(placed, ()) if placed else None
 
 
-def hosts_without_windows(
-    snapshot: ModelSnapshot,
-    skylines: Skylines,
-    wanted: WantedClaim,
-    window: TimeWindow,
-    budget: SearchBudget,
-    rng: random.Random,
-) -> list[int]:
+def hosts_without_windows(search: TimedSearch, wanted: WantedClaim, window: TimeWindow) -> list[int]:
     """Return the roots of some hosts that would possibly have room for a claim without any timed amounts."""
     found = list[int]()
     # hosts that were found before the end of the budget are enough for a try
     with suppress(BudgetExhausted):
-        ways = times_by_way(snapshot, skylines, wanted, window.duration_seconds, budget)
-        roots, start = sorted(allowed_roots(snapshot, wanted, budget)), NEVER.starts_at
-        first = rng.randrange(len(roots)) if roots else 0
+        ways = times_by_way(search, wanted, window.duration_seconds)
+        roots, start = sorted(allowed_roots(search.snapshot, wanted, search.budget)), NEVER.starts_at
+        first = search.rng.randrange(len(roots)) if roots else 0
         for root in chain(roots[first:], roots[:first]):
             if any(way.first_start(root, start, start) <= start for way in ways):
                 found.append(root)
@@ -161,20 +151,12 @@ class WindowMover:
     """
 
     def __init__(
-        self,
-        snapshot: ModelSnapshot,
-        skylines: Skylines,
-        schedule: TimeSchedule,
-        movable: Mapping[str, ByProvider],
-        budget: SearchBudget,
-        rng: random.Random,
+        self, search: TimedSearch, schedule: TimeSchedule, movable: Mapping[str, ByProvider]
     ) -> None:
-        self._snapshot = snapshot
-        self._skylines = skylines
+        self._search = search
+        self._snapshot = search.snapshot
         self._movable = movable
-        self._budget = budget
-        self._rng = rng
-        self._targets = MoveTargets(snapshot, skylines, budget, rng)
+        self._targets = MoveTargets(search)
         self._amounts = defaultdict[str, list[TimedAmount]](list)
         self._holds = defaultdict[str, list[tuple[HoldKey, int]]](list)
         for amount in schedule.amounts:
@@ -188,15 +170,22 @@ class WindowMover:
             tree = self._snapshot.whole_trees()[root]
             here = self._amounts_by_consumer(tree)
             for moving in _moving_sets(here, self._movable, window):
-                left = self._skylines_without(tree, here, moving)
-                if not self._has_room(tree, left, wanted, window):
+                left = replace(self._search, skylines=self._skylines_without(tree, here, moving))
+                ways, start = times_by_way(left, wanted, window.duration_seconds), window.starts_at
+                # the sums of the host exclude most claims
+                if all(each.first_start(root, start, start) > start for each in ways):
                     continue
                 # new hosts are searched first, because in a full cloud there are none
                 taken = Taken()
                 moves = self._moves_of(tree, here, moving, taken)
                 if len(moves) == len(moving):
-                    placed = self._place_claim(tree, left, taken, wanted, window)
-                    if not isinstance(placed, UnplacedClaim):
+                    # a window of a sharing provider moves to another one, which the claim perhaps uses, too
+                    arriving = [
+                        (self._snapshot.providers[at].uuid, {name: amount})
+                        for (at, name), amount in taken.items()
+                    ]
+                    placed = place_on_hosts(left, (root,), [wanted], window, arriving=arriving)
+                    if placed:
                         moved = tuple(sorted(moving))
                         return MovedPlaces([replace(each, moved=moved) for each in placed], moves)
         return None
@@ -224,17 +213,11 @@ class WindowMover:
         holds = (each for member in tree.members for each in self._holds.get(member.uuid, ()))
         left = make_skylines(staying, holds)
         shared = {
-            each.id: self._skylines[each.id]
+            each.id: self._search.skylines[each.id]
             for each in members_of(self._snapshot, ())
-            if each.id in self._skylines
+            if each.id in self._search.skylines
         }
         return shared | {each.id: left.get(each.uuid, NO_SKYLINES) for each in tree.members}
-
-    def _has_room(self, tree: HostTree, skylines: Skylines, wanted: WantedClaim, window: TimeWindow) -> bool:
-        """Return whether the sums of a host do not exclude the claim."""
-        root, start = tree.root.id, window.starts_at
-        ways = times_by_way(self._snapshot, skylines, wanted, window.duration_seconds, self._budget)
-        return any(each.first_start(root, start, start) <= start for each in ways)
 
     def _moves_of(
         self, tree: HostTree, here: AmountsByConsumer, moving: Sequence[str], taken: Taken
@@ -247,18 +230,6 @@ class WindowMover:
                 break
             moves.append(found)
         return moves
-
-    def _place_claim(
-        self, tree: HostTree, skylines: Skylines, taken: Taken, wanted: WantedClaim, window: TimeWindow
-    ) -> list[PlacedClaim] | UnplacedClaim:
-        """Place a claim on a host beside the amounts that moved windows take from their new hosts."""
-        snapshot = snapshot_during(self._snapshot, (tree.root.id,), skylines, window)
-        self._budget.spend(len(snapshot))
-        # a window of a sharing provider moves to another one, which the claim perhaps uses, too
-        arriving = ((self._snapshot.providers[at].uuid, {name: used}) for (at, name), used in taken.items())
-        snapshot = with_more_used(snapshot, arriving)
-        world = ClaimScenario.from_members(snapshot, {}, [wanted])
-        return place_claims(world, [wanted], self._budget, self._rng)
 
 
 def _moving_sets(
@@ -322,11 +293,9 @@ def _find_departures(
             suppress(BudgetExhausted),
             context.timetable.fresh_view(None, context.check_awaited) as timed,
         ):
-            snapshot = timed.view.snapshot
-            budget = context.make_budget(timed.view, seconds)
-            search = WindowMover(snapshot, timed.skylines, *found_movable, budget, context.rng)
-            if root in snapshot.trees:
-                moves.extend(search.find_departures(snapshot.whole_trees()[root], window))
+            mover = WindowMover(context.search_in(timed, seconds), *found_movable)
+            if (tree := timed.view.snapshot.whole_trees().get(root)) is not None:
+                moves.extend(mover.find_departures(tree, window))
     return moves
 
 
@@ -359,17 +328,14 @@ def place_by_moves(
     """
     window, end = span.shortest_window, thread_time() + seconds
     with context.timetable.fresh_view(concerned, context.check_awaited) as timed:
-        snapshot = timed.view.snapshot
-        budget = context.make_budget(timed.view, min(seconds, _HOSTS_SECONDS))
-        hosts = hosts_without_windows(snapshot, timed.skylines, wanted, window, budget, context.rng)
-        trees = snapshot.whole_trees()
+        search = context.search_in(timed, min(seconds, _HOSTS_SECONDS))
+        hosts, trees = hosts_without_windows(search, wanted, window), search.snapshot.whole_trees()
         providers = [each.uuid for root in hosts for each in trees[root].members]
     if not hosts or (movable := _read_movable(context, providers)) is None:
         return None
     with suppress(BudgetExhausted), context.timetable.fresh_view(None, context.check_awaited) as timed:
-        budget = context.make_budget(timed.view, min(end - thread_time(), _SEARCH_SECONDS))
-        search = WindowMover(timed.view.snapshot, timed.skylines, *movable, budget, context.rng)
-        return search.find_moves(hosts, wanted, window)
+        search = context.search_in(timed, min(end - thread_time(), _SEARCH_SECONDS))
+        return WindowMover(search, *movable).find_moves(hosts, wanted, window)
     return None
 
 
@@ -399,15 +365,10 @@ class WindowFootprint:
 class MoveTargets:
     """Finds equivalent hosts with room for windows, in one state of the read model."""
 
-    def __init__(
-        self, snapshot: ModelSnapshot, skylines: Skylines, budget: SearchBudget, rng: random.Random
-    ) -> None:
-        self._snapshot = snapshot
-        self._trees = snapshot.whole_trees()
-        self._hosts = snapshot.equivalent_hosts()
-        self._skylines = skylines
-        self._budget = budget
-        self._rng = rng
+    def __init__(self, search: TimedSearch) -> None:
+        self._search = search
+        self._trees = search.snapshot.whole_trees()
+        self._hosts = search.snapshot.equivalent_hosts()
         #: footprints without a new host, each with the root of its former host
         self._failed: list[tuple[WindowFootprint, int]] = []
 
@@ -423,7 +384,9 @@ class MoveTargets:
         positions = {each.uuid: at for at, each in enumerate(tree.members)}
         elsewhere = {provider: each for provider, each in held.items() if provider not in positions}
         avoided = {tree.root.id}.union(
-            provider.root_id for each in elsewhere if (provider := self._snapshot.get(each)) is not None
+            provider.root_id
+            for each in elsewhere
+            if (provider := self._search.snapshot.get(each)) is not None
         )
         footprint = WindowFootprint(
             {(positions[each.provider], each.resource_class): each.used for each in amounts},
@@ -447,15 +410,15 @@ class MoveTargets:
         return None
 
     def _targets_of(self, footprint: WindowFootprint, avoided: Set[int]) -> Iterator[HostTree]:
-        self._budget.spend(len(self._failed))
+        self._search.budget.spend(len(self._failed))
         left_out = {root for failed, root in self._failed if failed.needs_less(footprint)}
         roots = footprint.roots
         if left_out:
             # each failed search has left out one host, and two of these searches leave out no common host
             roots = [each for each in left_out if len(left_out) == 1 and each in roots]
-        first = self._rng.randrange(len(roots)) if roots else 0
+        first = self._search.rng.randrange(len(roots)) if roots else 0
         for number in range(len(roots)):
-            self._budget.spend()
+            self._search.budget.spend()
             root = roots[(first + number) % len(roots)]
             if root not in avoided:
                 yield self._trees[root]
@@ -463,7 +426,7 @@ class MoveTargets:
     def _has_room(self, provider: Provider, amount: TimedAmount, taken: Taken) -> bool:
         name = amount.resource_class
         used = provider.used.get(name, 0) + taken[provider.id, name]
-        skyline = self._skylines.get(provider.id, NO_SKYLINES).get(name)
+        skyline = self._search.skylines.get(provider.id, NO_SKYLINES).get(name)
         if skyline is not None:
             used += skyline.largest_sum(amount.window) - skyline.counted
         # min_unit, max_unit and step_size are those of the former host. They apply to each claim of a window
@@ -500,10 +463,9 @@ def place_preempting(
         return []
     shortened = make_skylines(lent.shortened_amounts, lent.schedule.holds)
     with context.timetable.fresh_view(concerned, context.check_awaited) as timed:
-        snapshot = timed.view.snapshot
-        budget = context.make_budget(timed.view, end - thread_time())
-        skylines = {**timed.skylines, **skylines_in(snapshot, shortened)}
-        placed = place_during(snapshot, skylines, {}, wanted, window, budget, context.rng)
+        search = context.search_in(timed, end - thread_time())
+        snapshot, skylines = search.snapshot, {**search.skylines, **skylines_in(search.snapshot, shortened)}
+        placed = place_during(replace(search, skylines=skylines), {}, wanted, window)
         if not placed:
             return []
         limits = {
@@ -513,6 +475,6 @@ def place_preempting(
             for (provider_id, name), amount in taken_amounts(each.choice for each in placed).items()
             if (skyline := skylines.get(provider_id, NO_SKYLINES).get(name)) is not None
         }
-        preempted = choose_preempted(lent, limits, window, budget.spend)
+        preempted = choose_preempted(lent, limits, window, search.budget.spend)
     first, *others = placed
     return [] if preempted is None else [replace(first, preempted=preempted), *others]

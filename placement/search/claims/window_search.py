@@ -16,14 +16,14 @@ from typing import Final
 
 from placement.db import clock
 from placement.exceptions import Conflict, InvalidRequest, NoCandidate, Unavailable
-from placement.read_model.feed import ModelView
-from placement.read_model.snapshot import ModelSnapshot
-from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.budget import BudgetExhausted
 from placement.search.claims.availability import (
     NEVER,
+    FreeWindow,
     StartSpan,
     during_window,
     find_free,
+    find_joint,
     place_in_window,
     times_by_way,
 )
@@ -33,12 +33,16 @@ from placement.search.claims.claim_context import (
     check_claim_names,
     possible_providers,
 )
-from placement.search.claims.host_rooms import HostTimes, Skylines
-from placement.search.claims.joint_windows import JointWindow, find_joint
+from placement.search.claims.host_rooms import HostTimes, TimedSearch
 from placement.search.claims.longest_stay import StaySpan, find_latest_end
 from placement.search.claims.placement import UnplacedClaim, place_claims
-from placement.search.claims.refusal import claim_refusal
-from placement.search.claims.windows_in_way import WITHOUT_END, describe_overlaps, overlapping_providers
+from placement.search.claims.refusal import (
+    WITHOUT_END,
+    claim_refusal,
+    describe_overlaps,
+    overlapping_providers,
+)
+from placement.search.claims.timetable import TimedView
 from placement.store.booking_limits import BookingLimits
 from placement.store.claims import MIN_STAY, TimeShifts
 from placement.store.groups import Members
@@ -84,7 +88,7 @@ class WantedTime:
 class FoundWindows:
     """The free windows of a search, or its refusal; ``is_complete`` is False if time ran out."""
 
-    windows: Sequence[JointWindow]
+    windows: Sequence[FreeWindow]
     is_complete: bool = True
     refusal: NoCandidate | None = None
 
@@ -114,7 +118,7 @@ class WindowSearch:
         :raises InvalidRequest: a resource class, trait or root that a claim names does not exist, no start
             is possible, or the search takes too long to find any window.
         """
-        found: list[JointWindow] = []
+        found: list[FreeWindow] = []
         try:
             concerned = possible_providers(self._context.model, wanted)
             with self._context.database.read() as conn:
@@ -124,21 +128,16 @@ class WindowSearch:
             except Conflict as refused:
                 return FoundWindows((), refusal=NoCandidate(refused.detail, None))
             with self._context.timetable.fresh_view(concerned, self._context.check_awaited) as timed:
-                view, skylines = timed.view, timed.skylines
-                check_claim_names(view, wanted)
-                snapshot = view.snapshot
-                budget = self._context.make_budget(view, self._context.search_seconds)
-                ways = ways_of(snapshot, skylines, wanted, span, budget)
-                found += islice(find_each_window(snapshot, skylines, wanted, span, budget, ways), limit)
+                check_claim_names(timed.view, wanted)
+                search = self._context.search_in(timed, self._context.search_seconds)
+                ways = ways_of(search, wanted, span)
+                found += islice(find_each_window(search, wanted, span, ways), limit)
                 if found:
                     return FoundWindows(found)
-                refusal, depends_on_time = self._explain_times(
-                    view, skylines, wanted, span, ways, explain=explain
-                )
-                ahead = TimeWindow(span.begin, span.last + span.duration)
-                some = (
-                    overlapping_providers(view.snapshot, skylines, wanted, ahead) if depends_on_time else []
-                )
+                refusal, depends_on_time = self._explain_times(timed, wanted, span, ways, explain=explain)
+                ahead, some = TimeWindow(span.begin, span.last + span.duration), list[str]()
+                if depends_on_time:
+                    some = overlapping_providers(search.snapshot, search.skylines, wanted, ahead)
         except BudgetExhausted:
             if not found:
                 raise InvalidRequest.too_long(
@@ -175,17 +174,14 @@ class WindowSearch:
             with self._context.database.read() as conn:
                 span = time.span_at(clock.server_time(conn), limits)
             with self._context.timetable.fresh_view(concerned, self._context.check_awaited) as timed:
-                snapshot, skylines = timed.view.snapshot, timed.skylines
-                budget = self._context.make_budget(timed.view, self._context.reason_seconds)
-                ways = ways_of(snapshot, skylines, wanted, span, budget)
-                for found in find_each_window(snapshot, skylines, wanted, span, budget, ways):
+                search = self._context.search_in(timed, self._context.reason_seconds)
+                for found in find_each_window(search, wanted, span, ways_of(search, wanted, span)):
                     return found.starts_at
         return None
 
     def _explain_times(
         self,
-        view: ModelView,
-        skylines: Skylines,
+        timed: TimedView,
         wanted: Sequence[WantedClaim],
         span: StartSpan,
         ways: Sequence[HostTimes],
@@ -198,13 +194,13 @@ class WindowSearch:
 
         :param ways: the host times of a single claim.
         """
-        budget = self._context.make_budget(view, self._context.reason_seconds)
+        search = self._context.search_in(timed, self._context.reason_seconds)
         # the claims have the most room without any timed amounts. If this test takes too long, the windows
         # remain as the likely reason
         with suppress(BudgetExhausted):
-            unplaced = self._never_placed(view.snapshot, skylines, wanted, ways, budget, explain=explain)
+            unplaced = _never_placed(search, wanted, ways, explain=explain)
             if isinstance(unplaced, UnplacedClaim):
-                refusal = claim_refusal(wanted, unplaced, budget)
+                refusal = claim_refusal(wanted, unplaced, search.budget)
                 refusal.detail += " Windows, and claims that end, are not the reason."
                 return refusal, False
             if unplaced:
@@ -221,64 +217,41 @@ class WindowSearch:
         )
         return refusal, True
 
-    def _never_placed(
-        self,
-        snapshot: ModelSnapshot,
-        skylines: Skylines,
-        wanted: Sequence[WantedClaim],
-        ways: Sequence[HostTimes],
-        budget: SearchBudget,
-        *,
-        explain: bool,
-    ) -> UnplacedClaim | bool:
-        """Return whether the claims would fit on no host even without any timed amounts.
 
-        :param explain: return the claim without a place, if there is one.
-        """
-        is_alone = len(wanted) == 1
-        if is_alone:
-            # few hosts are read for a single claim
-            if place_in_window(
-                snapshot, skylines, wanted[0], NEVER, budget, self._context.rng, ways, NEVER.starts_at
-            ):
-                return False
-            # computing the usage of all hosts without timed amounts costs more than the search
-            if not explain:
-                return True
-        world = ClaimScenario.from_members(during_window(snapshot, skylines, NEVER, budget), {}, wanted)
-        placed = (
-            UnplacedClaim(0, world) if is_alone else place_claims(world, wanted, budget, self._context.rng)
-        )
-        if not isinstance(placed, UnplacedClaim):
+def _never_placed(
+    search: TimedSearch, wanted: Sequence[WantedClaim], ways: Sequence[HostTimes], *, explain: bool
+) -> UnplacedClaim | bool:
+    """Return whether the claims would fit on no host even without any timed amounts.
+
+    :param explain: return the claim without a place, if there is one.
+    """
+    is_alone = len(wanted) == 1
+    if is_alone:
+        # few hosts are read for a single claim
+        if place_in_window(search, wanted[0], NEVER, ways, NEVER.starts_at):
             return False
-        return placed if explain else True
+        # computing the usage of all hosts without timed amounts costs more than the search
+        if not explain:
+            return True
+    world = ClaimScenario.from_members(during_window(search, NEVER), {}, wanted)
+    placed = UnplacedClaim(0, world) if is_alone else place_claims(world, wanted, search.budget, search.rng)
+    if not isinstance(placed, UnplacedClaim):
+        return False
+    return placed if explain else True
 
 
-def ways_of(
-    snapshot: ModelSnapshot,
-    skylines: Skylines,
-    wanted: Sequence[WantedClaim],
-    span: StartSpan,
-    budget: SearchBudget,
-) -> Sequence[HostTimes]:
+def ways_of(search: TimedSearch, wanted: Sequence[WantedClaim], span: StartSpan) -> Sequence[HostTimes]:
     """Return the host times of a single claim; several claims have none."""
-    return times_by_way(snapshot, skylines, wanted[0], span.duration, budget) if len(wanted) == 1 else ()
+    return times_by_way(search, wanted[0], span.duration) if len(wanted) == 1 else ()
 
 
 def find_each_window(
-    snapshot: ModelSnapshot,
-    skylines: Skylines,
-    wanted: Sequence[WantedClaim],
-    span: StartSpan,
-    budget: SearchBudget,
-    ways: Sequence[HostTimes],
-) -> Iterator[JointWindow]:
-    """Yield the windows of claims; for a single claim, yield its windows host by host."""
+    search: TimedSearch, wanted: Sequence[WantedClaim], span: StartSpan, ways: Sequence[HostTimes]
+) -> Iterator[FreeWindow]:
+    """Return the windows of claims; those of a single claim are host by host."""
     if len(wanted) > 1:
-        yield from find_joint(snapshot, skylines, wanted, span, budget)
-        return
-    for each in find_free(snapshot, skylines, wanted[0], span, budget, ways):
-        yield JointWindow((each.choice,), each.starts_at, each.free_until)
+        return find_joint(search, wanted, span)
+    return find_free(search, wanted[0], span, ways)
 
 
 # a refusal without these times is better than a late one
@@ -308,10 +281,7 @@ def find_shifts(
             now = timed.view.clock
             span = StaySpan(now, now + MIN_STAY, math.floor(now + MAX_AHEAD))
             # the search for the earliest start uses the rest of the time
-            budget = context.make_budget(timed.view, seconds / 2)
-            latest = find_latest_end(
-                timed.view.snapshot, timed.skylines, members, wanted, span, budget, context.rng
-            )
+            latest = find_latest_end(context.search_in(timed, seconds / 2), members, wanted, span)
     except Unavailable:
         return TimeShifts()
     earliest = None

@@ -96,44 +96,37 @@ def _make_part(snapshot: ModelSnapshot, request: CandidatesRequest, need: Provid
 
 
 def _on_inventories(need: ProviderNeed) -> Iterator[ClauseCheck]:
-    def make_check(
-        condition: str, name: str, amount: int, met: Callable[[Provider, Inventory], bool]
-    ) -> ClauseCheck:
-        def met_by(provider: Provider) -> bool:
-            inventory = provider.inventories.get(name)
-            # the result is True without an inventory, because a missing inventory already counts for
-            # resource_class
-            return inventory is None or met(provider, inventory)
-
-        return ClauseCheck(
-            RequestClause(condition, need.suffix, (name,), amount), resource_clause(need.suffix, name), met_by
-        )
+    def make_check(condition: str, name: str, amount: int, met_by: ProviderCheck) -> ClauseCheck:
+        clause = RequestClause(condition, need.suffix, (name,), amount)
+        return ClauseCheck(clause, resource_clause(need.suffix, name), met_by)
 
     # the code uses one loop for each kind of check, because explanations check all resource classes before
     # any amount
     for name, amount in need.resources:
-        yield ClauseCheck(
-            RequestClause("resource_class", need.suffix, (name,), amount),
-            resource_clause(need.suffix, name),
-            lambda provider, name=name: name in provider.inventories,  # type: ignore[misc]  # binds the name early
-        )
+        yield make_check("resource_class", name, amount, partial(_has_class, name=name))
     for name, amount in need.resources:
-        yield make_check(
-            "capacity",
-            name,
-            amount,
-            lambda provider, inventory, name=name, amount=amount: (  # type: ignore[misc]  # as above
-                provider.used.get(name, 0) + amount <= inventory.capacity
-            ),
-        )
+        yield make_check("capacity", name, amount, partial(_has_free, name=name, amount=amount))
     for name, amount in need.resources:
         for condition, met in _PORTIONS.items():
             yield make_check(
-                condition,
-                name,
-                amount,
-                lambda _, inventory, met=met, amount=amount: met(inventory, amount),  # type: ignore[misc]  # as above
+                condition, name, amount, partial(_has_portion, name=name, amount=amount, met=met)
             )
+
+
+# the next two results are True without an inventory, because a missing inventory already counts for
+# resource_class
+def _has_free(provider: Provider, name: str, amount: int) -> bool:
+    inventory = provider.inventories.get(name)
+    return inventory is None or provider.used.get(name, 0) + amount <= inventory.capacity
+
+
+def _has_portion(provider: Provider, name: str, amount: int, met: Callable[[Inventory, int], bool]) -> bool:
+    inventory = provider.inventories.get(name)
+    return inventory is None or met(inventory, amount)
+
+
+def _has_class(provider: Provider, name: str) -> bool:
+    return name in provider.inventories
 
 
 _PORTIONS: Final[Mapping[str, Callable[[Inventory, int], bool]]] = {

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import repeat
 from operator import lt
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE, HostTree
 from placement.search.backtracking import pairs_fit
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.candidate_search import serving_check
+from placement.search.candidate_search import CandidateSearch
 from placement.search.conditions import condition_class
 from placement.search.diagnosis.clauses import RequestClause, joint_clauses, resource_clause
 from placement.search.diagnosis.relaxations import RelaxationSearch, RequestRelaxation
@@ -264,10 +264,10 @@ class _WholeFunnel:
         # the survey has already checked one root of each group of equivalent hosts
         for check in self.found.on_roots:
             bit = 1 << droppable.index(check.clause)
-            self._keep_passing(check.clause, [not host.root & bit for host in self.left])
+            self._keep_passing(check.clause, [not host.unmet.root & bit for host in self.left])
         # 0 stands for leaving out no clause: if 0 is one of the alternatives, the host has these traits
         for number, check in enumerate(self.found.together):
-            self._keep_passing(check.clause, [0 in host.traits[number] for host in self.left])
+            self._keep_passing(check.clause, [0 in host.unmet.traits[number] for host in self.left])
 
     def check_together(self) -> None:
         """Check the conditions that concern several parts together.
@@ -287,7 +287,7 @@ class _WholeFunnel:
 
     def _serving_function(self, request: CandidatesRequest) -> Callable[[LikeHosts], bool]:
         # the code uses one check function for all hosts of a step, so that the request is compiled once
-        tell = serving_check(self.found.snapshot, request, self._budget)
+        tell = CandidateSearch(self.found.snapshot, request, self._budget).serves_tree
         needs = [part.need for part in self.found.parts]
         rules = RequestRules(self.found.snapshot, request, needs, self._budget)
         known: dict[Hashable, bool | None] = {}
@@ -297,7 +297,7 @@ class _WholeFunnel:
             options, kin = host.closest, host.alike.kin
             key = options, kin.part if rules.subtrees else None
             if key not in known:
-                known[key] = pairs_fit(rules, options, kin.lineages)
+                known[key] = pairs_fit(rules, options, kin.tree_places.lineages)
             fits = known[key]
             # hosts of many structures are compared by position; only if this does not suffice, the request is
             # compiled for each structure
@@ -326,9 +326,7 @@ class _WholeFunnel:
         # a stable sort keeps reasons with equal numbers of hosts in the documented order
         by_count = sorted(self._failed.items(), key=lambda item: -_count_hosts(item[1][0]))
         for clause, (hosts, part) in by_count:
-            examples = tuple(
-                [_nearest_miss(clause, *miss) for miss in self._nearest_misses(clause, part, hosts)]
-            )
+            examples = tuple(self._nearest_misses(clause, part, hosts))
             places, portions = self._closest_places(clause, part, hosts)
             yield UnmetReason(
                 clause,
@@ -353,10 +351,11 @@ class _WholeFunnel:
         step = bounds.step if bounds else 0
         for host in hosts:
             kin = host.alike.kin
-            own = [at for at in host.closest[part] if at < kin.own]
+            count = kin.own_count
+            own = [at for at in host.closest[part] if at < count]
             for at in host.closest[part][len(own) :]:
                 places.add(ProviderPlace.POOL)
-                steps.add(kin.shared[at - kin.own].inventories[name].step_size)
+                steps.add(kin.shared[at - count].inventories[name].step_size)
             if own and step:
                 steps.add(step)
                 # the root is at position 0
@@ -368,7 +367,7 @@ class _WholeFunnel:
                 # two values are enough, because sentences only distinguish one value from several
                 if len(places) > 1 and (step or len(steps) > 1):
                     break
-                members, positions = tree.members, tree.shape.frame.layout_of(kin.where).positions
+                members, positions = tree.members, tree.shape.frame.layout_of(kin.tree_places.where).positions
                 for at in own:
                     provider = members[positions[at]]
                     places.add(_place_of(provider))
@@ -378,8 +377,8 @@ class _WholeFunnel:
 
     def _nearest_misses(
         self, clause: RequestClause, part: int | None, hosts: Sequence[LikeHosts]
-    ) -> list[_Miss]:
-        """Return the nearest misses of all hosts that fail a clause, nearest first."""
+    ) -> Iterator[NearestMiss]:
+        """Yield the nearest misses of all hosts that fail a clause, nearest first."""
         parts = self.found.parts
         about_amount = part is not None and clause.condition in _AMOUNTS
         # a rank has the distance and the number of unserved parts in one number, which is compared faster
@@ -404,15 +403,9 @@ class _WholeFunnel:
                 named = zip(ranks, host.alike.tree_names, host.alike.roots, repeat(host), strict=False)
                 rows += sorted(named)[:MAX_EXAMPLES]
         trees = self.found.snapshot.whole_trees()
-        return [
-            (
-                trees[root],
-                _ClosestProviders(
-                    host.closest[part] if part is not None and about_amount else (), host.alike.kin
-                ),
-            )
-            for _, _, root, host in sorted(rows)[:MAX_EXAMPLES]
-        ]
+        for _, _, root, host in sorted(rows)[:MAX_EXAMPLES]:
+            positions = host.closest[part] if part is not None and about_amount else ()
+            yield _nearest_miss(clause, trees[root], positions, host.alike.kin)
 
 
 def _place_of(provider: Provider) -> ProviderPlace:
@@ -432,50 +425,36 @@ def _names_nothing_known(snapshot: ModelSnapshot, clause: RequestClause) -> bool
     return condition((frozenset(clause.names),)).is_unknown(snapshot)
 
 
-class _ClosestProviders(NamedTuple):
-    """The providers of a host that come closest to a clause, by position."""
-
-    positions: tuple[int, ...]
-    kin: TreeKin
-
-
-_Miss = tuple[HostTree, _ClosestProviders]
-"""A near miss: its tree and its closest providers."""
-
 _AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
 
 
 def _find_distances(clause: RequestClause, positions: tuple[int, ...], alike: LikeTrees) -> list[int]:
     """Return for each tree how much the closest of its providers lacks of the amount in a clause."""
-    amount, kin = clause.amount or 0, alike.kin
+    amount, kin, own = clause.amount or 0, alike.kin, alike.kin.own_count
     # each inventory is read, because hosts of a kin may differ in min_unit, max_unit and step_size
     if clause.condition != "capacity":
         return [
             min([abs(_found_amount(clause, providers[at]) - amount) for at in positions])
             for providers in map(kin.providers, alike.member_trees)
         ]
-    slots = [kin.slots[at, clause.names[0]] for at in positions if at < kin.own]
+    slots = [kin.tree_places.slots[at, clause.names[0]] for at in positions if at < own]
     # the amount is read once, because all these hosts have the same sharing providers
-    most = max(
-        [_found_amount(clause, kin.shared[at - kin.own]) for at in positions if at >= kin.own], default=0
-    )
+    most = max([_found_amount(clause, kin.shared[at - own]) for at in positions if at >= own], default=0)
     if not slots:
         return [amount - most] * len(alike.rows)
     return [amount - (most if most > free else free) for free in alike.most_free(slots)]
 
 
-def _nearest_miss(clause: RequestClause, tree: HostTree, at: _ClosestProviders) -> NearestMiss:
-    if not at.positions:
+def _nearest_miss(
+    clause: RequestClause, tree: HostTree, positions: Sequence[int], kin: TreeKin
+) -> NearestMiss:
+    """Return the near miss of a tree, with the closest of the providers at these positions."""
+    if not positions:
         return NearestMiss(tree.root)
-    providers, own = at.kin.providers(tree), at.kin.own
+    providers = kin.providers(tree)
     found = [
-        (
-            position >= own,
-            providers[position].id,
-            providers[position],
-            _found_amount(clause, providers[position]),
-        )
-        for position in at.positions
+        (at >= kin.own_count, providers[at].id, providers[at], _found_amount(clause, providers[at]))
+        for at in positions
     ]
     # the tree's own providers come first, and then the lowest id, so that equal requests name the same
     # provider

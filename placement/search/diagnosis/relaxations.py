@@ -1,19 +1,18 @@
 """Finds relaxations: minimal sets of clauses to leave out or to reduce, so that a request fits."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from heapq import merge
 from itertools import chain, count, islice, product, repeat
 from math import gcd
 from operator import itemgetter
 from typing import Final, Self
 
-from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
-from placement.search.candidate_search import serving_check
+from placement.search.candidate_search import CandidateSearch
 from placement.search.diagnosis.clauses import (
     RequestClause,
     droppable_clauses,
@@ -42,8 +41,6 @@ MAX_RELAXATIONS: Final = 10
 # the limit is low, because most providers have the same smallest amount
 _MAX_SMALLEST: Final = 3
 """Maximum number of smallest amounts of a class that are tried."""
-
-_Tell = Callable[[HostTree, Sequence[Provider]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ class RelaxationSearch:
         # few sets
         self._by_missing: dict[UnmetFilters, list[LikeHosts]] = {}
         for host in found.hosts:
-            self._by_missing.setdefault(host.unmet_filters, []).append(host)
+            self._by_missing.setdefault(host.unmet, []).append(host)
         # the amounts are cached, because each changed amount is searched among the same amounts
         self._smallest_of: dict[str, list[int]] = {}
         self._asked = asked_amounts(found.request)
@@ -206,7 +203,7 @@ class RelaxationSearch:
         request = without_clauses(self._found.request, frozenset(left_out), amounts)
         if request is None:
             return
-        tell = serving_check(self._found.snapshot, request, self._budget)
+        tell = CandidateSearch(self._found.snapshot, request, self._budget).serves_tree
         groups: Iterable[LikeTrees] = [
             host.alike for host in self._able_hosts(bits, self._found.clause_bits(amounts))
         ]
@@ -228,11 +225,6 @@ class RelaxationSearch:
             # a test of bits excludes most hosts without a search, because they also fail other clauses
             if missing.is_met(changed, lessened):
                 yield from hosts
-
-    def serving_check(self, left_out: Bits, amounts: Mapping[RequestClause, int]) -> _Tell | None:
-        """Return a function that tests whether a tree serves the request without these clauses."""
-        request = without_clauses(self._found.request, frozenset(self._found.clauses_of(left_out)), amounts)
-        return None if request is None else serving_check(self._found.snapshot, request, self._budget)
 
     def _weaken_least(self, bits: Bits, start: Mapping[RequestClause, int]) -> RequestRelaxation:
         """Return the relaxation that changes these clauses, with the largest amounts that fit."""
@@ -265,10 +257,22 @@ class RelaxationSearch:
         """
         # clauses with reduced amounts are passed separately, because the traits of their groups are still
         # required
-        spared = self._found.clause_bits(left_out)
         lessened = self._found.clause_bits([clause, *amounts])
-        bits = lessened | spared
-        fitting = _AmountFitting(self, clause, spared, amounts)
+        bits = lessened | self._found.clause_bits(left_out)
+        without = frozenset(left_out)
+
+        @cache
+        def search_for(amount: int) -> CandidateSearch | None:
+            # each amount has a search, so that each changed request is compiled once for all hosts
+            request = without_clauses(self._found.request, without, {**amounts, clause: amount})
+            if request is None:
+                return None
+            return CandidateSearch(self._found.snapshot, request, self._budget)
+
+        def amount_fits(amount: int, tree: HostTree, alike: LikeTrees) -> bool:
+            search = search_for(amount)
+            return search is not None and search.serves_tree(tree, alike.shared_providers)
+
         name = clause.names[0]
         # only hosts that fail no other clauses are tried
         able, could_give = dict.fromkeys(self._able_hosts(bits, lessened)), dict[TreeKin, bool]()
@@ -283,7 +287,8 @@ class RelaxationSearch:
             if kin not in could_give:
                 could_give[kin] = bool(self._could_give(clause, host.alike, bits))
             if could_give[kin]:
-                best = fitting.largest_at(tree, host.alike, best, most, bits)
+                portions = self._given_portions(clause, tree, host.alike, most, bits)
+                best = _largest_fitting(portions, partial(amount_fits, tree=tree, alike=host.alike), best)
         return best or None
 
     @cached_property
@@ -340,16 +345,14 @@ class RelaxationSearch:
             if part.need.suffix == clause.group and name in part.capacities
         )
         bare, giving = self._found.standings[alike.kin][number]
-        kin = alike.kin
-        found = [at for at, each in giving if (at, name) in kin.slots and _is_spared(each, bits)]
+        kin, own, slots = alike.kin, alike.kin.own_count, alike.kin.tree_places.slots
+        found = [at for at, each in giving if (at, name) in slots and _is_spared(each, bits)]
         for each, positions, _ in bare if alike.shared_providers else ():
             if _is_spared(each, bits):
-                found += [
-                    at for at in positions if at >= kin.own and name in kin.shared[at - kin.own].inventories
-                ]
+                found += [at for at in positions if at >= own and name in kin.shared[at - own].inventories]
         return sorted(found)
 
-    def given_portions(
+    def _given_portions(
         self, clause: RequestClause, tree: HostTree, alike: LikeTrees, most: int | None, bits: Bits
     ) -> Iterator[tuple[int, int, int]]:
         """Yield for providers of a tree the least and the largest amount of a class, and the step size."""
@@ -369,50 +372,24 @@ class RelaxationSearch:
                 yield lowest, highest, inventory.step_size
 
 
-class _AmountFitting:
-    """Tests which amounts of one resource class a tree can give to a request."""
+def _largest_fitting(portions: Iterable[tuple[int, int, int]], fits: Callable[[int], bool], best: int) -> int:
+    """Return the largest amount above ``best`` that fits, or ``best`` if there is none.
 
-    def __init__(
-        self,
-        relaxer: RelaxationSearch,
-        clause: RequestClause,
-        left_out: Bits,
-        amounts: Mapping[RequestClause, int],
-    ) -> None:
-        self._relaxer = relaxer
-        self._clause = clause
-        self._left_out = left_out
-        self._amounts = amounts
-        self._tells: dict[int, _Tell | None] = {}
-
-    def largest_at(self, tree: HostTree, alike: LikeTrees, best: int, most: int | None, bits: Bits) -> int:
-        """Return the largest amount above ``best`` that fits at the tree.
-
-        If no amount above ``best`` fits, return ``best``.
-        """
-        portions = self._relaxer.given_portions(self._clause, tree, alike, most, bits)
-        for lowest, highest, step in sorted(set(portions), key=lambda each: -each[1]):
-            if highest <= best:
-                break
-            # Bisection is safe, because each smaller amount fits at the same provider, too. It does no harm
-            # if a smaller amount also fits at another provider.
-            least = max(lowest, (best // step + 1) * step)
-            if least > highest or not self._amount_fits(least, tree, alike):
-                continue
-            if self._amount_fits(highest, tree, alike):
-                best = highest
-                continue
-            fits = partial(self._amount_fits, tree=tree, alike=alike)
-            best = largest_multiple(fits, step, least // step, highest // step)
-        return best
-
-    def _amount_fits(self, amount: int, tree: HostTree, alike: LikeTrees) -> bool:
-        # each amount has a check function, so that each changed request is compiled once for all hosts
-        if amount not in self._tells:
-            amounts = {**self._amounts, self._clause: amount}
-            self._tells[amount] = self._relaxer.serving_check(self._left_out, amounts)
-        tell = self._tells[amount]
-        return tell is not None and tell(tree, alike.shared_providers)
+    :param portions: for providers of a tree the least and the largest amount, and the step size.
+    """
+    for lowest, highest, step in sorted(set(portions), key=lambda each: -each[1]):
+        if highest <= best:
+            break
+        # Bisection is safe, because each smaller amount fits at the same provider, too. It does no harm
+        # if a smaller amount also fits at another provider.
+        least = max(lowest, (best // step + 1) * step)
+        if least > highest or not fits(least):
+            continue
+        if fits(highest):
+            best = highest
+            continue
+        best = largest_multiple(fits, step, least // step, highest // step)
+    return best
 
 
 def asked_amounts(request: CandidatesRequest) -> dict[RequestClause, int]:

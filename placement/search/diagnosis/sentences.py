@@ -89,13 +89,6 @@ def best_relaxation(relaxations: Sequence[RequestRelaxation]) -> str:
     )
 
 
-def sentence_of_both(explanation: RequestExplanation, fallback: RequestExplanation | None) -> str:
-    """Return a sentence about a request, followed by a sentence about its fallback if there is one."""
-    return of_both(
-        explanation_sentence(explanation), None if fallback is None else explanation_sentence(fallback)
-    )
-
-
 def of_both(text: str, fallback: str | None = None) -> str:
     """Join two texts, about a request and about its fallback; without a fallback, return the first text."""
     return text if fallback is None else f"{text}; for the fallback of the flavor: {fallback}"
@@ -240,8 +233,9 @@ def explanation_document(
 
     :param fallback: the explanation of a flavor's second request, which asks for VCPU in place of PCPU.
     """
+    both = [explanation] if fallback is None else [explanation, fallback]
     return {
-        "summary": sentence_of_both(explanation, fallback),
+        "summary": of_both(*map(explanation_sentence, both)),
         "hosts": explanation.hosts,
         "candidate_hosts": explanation.fitting,
         "groups": [

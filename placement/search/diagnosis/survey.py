@@ -47,35 +47,14 @@ class TreeResults(NamedTuple):
     giving: tuple[tuple[int, FilterResult], ...]
 
 
-@dataclass(eq=False, slots=True)
-class LikeHosts:
-    """The diagnosis of one group of equivalent trees.
+class UnmetFilters(NamedTuple):
+    """The clauses that a request has to leave out, so that hosts can serve each of its parts alone.
 
-    - ``firsts`` has for each part the index of the first check that even the best providers fail. ``closest``
-      has the positions of these best providers.
+    - ``root`` is the set of clauses about roots that have to be left out.
     - ``options`` has for each part alternative sets of clauses to leave out; one of the sets is enough.
       ``traits`` has such alternatives for each set of traits that the group without a suffix requires. These
       sets are minimal, which means that no set contains another one.
-    - ``root`` is the set of clauses about roots that have to be left out.
-    - ``host_count`` is the number of equivalent hosts.
     """
-
-    alike: LikeTrees
-    firsts: tuple[int, ...]
-    closest: tuple[tuple[int, ...], ...]
-    options: tuple[frozenset[Bits], ...]
-    traits: tuple[frozenset[Bits], ...]
-    root: Bits
-    host_count: int
-
-    @property
-    def unmet_filters(self) -> "UnmetFilters":
-        """The clauses to leave out; hosts with the same failing clauses have equal values."""
-        return UnmetFilters(self.root, self.options, self.traits)
-
-
-class UnmetFilters(NamedTuple):
-    """The clauses that a request has to leave out, so that hosts can serve each of its parts alone."""
 
     root: Bits
     options: tuple[frozenset[Bits], ...]
@@ -93,6 +72,21 @@ class UnmetFilters(NamedTuple):
             # a reduced amount does not make a required trait of its group unnecessary
             and all(any(not option & (~changed | lessened) for option in options) for options in self.traits)
         )
+
+
+@dataclass(eq=False, slots=True)
+class LikeHosts:
+    """The diagnosis of one group of ``host_count`` equivalent trees.
+
+    ``firsts`` has for each part the index of the first check that even the best providers fail. ``closest``
+    has the positions of these best providers. Hosts with the same failing clauses have equal ``unmet``.
+    """
+
+    alike: LikeTrees
+    firsts: tuple[int, ...]
+    closest: tuple[tuple[int, ...], ...]
+    unmet: UnmetFilters
+    host_count: int
 
 
 @dataclass(eq=False, slots=True)
@@ -230,7 +224,7 @@ class _PartSurvey:
 
 @dataclass(eq=False, slots=True)
 class _PartResult:
-    """The result of a part at some trees: see :class:`LikeHosts`.
+    """The result of a part at some trees: see :class:`LikeHosts` and :class:`UnmetFilters`.
 
     ``firsts`` has the first check that each provider fails that gives an amount. ``trees`` is the number of
     trees with this result.
@@ -324,9 +318,7 @@ class _HostSurveyor:
             alike,
             tuple([each.first for each in results]),
             tuple([each.closest for each in results]),
-            tuple([each.options for each in results]),
-            found.traits,
-            found.root,
+            UnmetFilters(found.root, tuple([each.options for each in results]), found.traits),
             count,
         )
 
@@ -377,8 +369,9 @@ class _HostSurveyor:
     def _results_of_tree(self, number: int, alike: LikeTrees, shared: Iterable[FilterResult]) -> TreeResults:
         """Return the results of the providers of a tree, and of its sharing providers (``shared``)."""
         part, tree, kin = self._found.parts[number], alike.first_tree, alike.kin
-        names, own, providers = part.need.resources, kin.own, kin.providers(tree)
-        having = {at for name, _ in names for at, _ in kin.having.get(name, ())}
+        names, providers = part.need.resources, kin.providers(tree)
+        own, places = kin.own_count, kin.tree_places
+        having = {at for name, _ in names for at, _ in places.having.get(name, ())}
         # the code uses one entry for all providers without any of the classes, because they have equal
         # results
         bare: dict[FilterResult, list[int]] = {}
@@ -395,9 +388,9 @@ class _HostSurveyor:
         for at in sorted(having):
             first, spared, _ = self._result_of(number, providers[at], tree)
             demands = [
-                (kin.slots[at, name], amount, *self._capacities[number][name])
+                (places.slots[at, name], amount, *self._capacities[number][name])
                 for name, amount in names
-                if (at, name) in kin.slots
+                if (at, name) in places.slots
             ]
             giving.append((at, FilterResult(first, spared, tuple(demands))))
         return TreeResults(

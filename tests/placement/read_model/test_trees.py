@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from placement.read_model.provider import Inventory
 from placement.read_model.snapshot import ModelSnapshot
-from placement.read_model.trees import PortionBounds
+from placement.read_model.trees import BoundedCache, PortionBounds
 from tests.examples import examples
 from tests.placement.search.snapshots import Spec, build, inventory
 
@@ -125,3 +125,14 @@ def check_verdict(bounds: PortionBounds, offered: list[Inventory], amount: int) 
     if verdict is not None:
         assert {each.is_portion(amount) for each in offered} == {verdict}
         assert verdict or all(each.max_unit < amount for each in offered)
+
+
+def test_a_full_cache_serves_some_of_the_results_that_come_in_turn() -> None:
+    kept = BoundedCache[int, str](8)
+    hits = 0
+    for number in range(100):
+        key = number % 10
+        hits += key in kept
+        assert kept.get(key) or kept.keep_value(key, f"result {key}") == f"result {key}"
+        assert len(kept) <= 8
+    assert hits > 20

@@ -1,4 +1,4 @@
-"""Tests that a condition is a single class, registered once: a new condition works everywhere without other
+"""Tests that a condition is a single class, listed once: a new condition works everywhere without other
 changes.
 """
 
@@ -58,8 +58,7 @@ class HasLabels(ProviderCondition):
 @pytest.fixture(autouse=True, scope="module")
 def registered() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conditions, "_OF_GROUPS", [*conditions._OF_GROUPS])
-        conditions.register_condition(HasLabels)
+        patch.setattr(conditions, "GROUP_CONDITIONS", (*conditions.GROUP_CONDITIONS, HasLabels))
         yield
 
 

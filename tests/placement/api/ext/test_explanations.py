@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from placement.db import migration
 from placement.search.budget import BudgetExhausted
-from placement.search.claims import refusal, window_search, windows_in_way
+from placement.search.claims import refusal, window_search
 from tests.placement.api.ext.windows import HOUR, booked, show
 from tests.placement.builders import (
     make_provider,
@@ -338,6 +338,6 @@ def test_an_explanation_without_time_for_windows_says_so(cloud, monkeypatch):
         raise BudgetExhausted
 
     booked(cloud, 8, 1, 2)
-    monkeypatch.setattr(windows_in_way, "fitting_roots", exhausted)
+    monkeypatch.setattr(refusal, "fitting_roots", exhausted)
     found = explained(cloud, "resources=VCPU:1")
     assert (found["windows"], found["incomplete"]) == ([], ["windows"])

@@ -334,9 +334,7 @@ def test_other_times_of_refused_allocations_need_no_further_query(admin: Admin, 
         sa.event.remove(sa.engine.Engine, "before_cursor_execute", note)
 
 
-@pytest.mark.parametrize(
-    ("reader", "hours"), [("windows_in_way.read_overlaps", 2), ("windows_in_way.read_planned", None)]
-)
+@pytest.mark.parametrize(("reader", "hours"), [("refusal.read_overlaps", 2), ("refusal.read_planned", None)])
 def test_a_refused_claim_stays_refused_if_the_database_is_lost_after_it(
     admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch, reader: str, hours: float | None
 ) -> None:

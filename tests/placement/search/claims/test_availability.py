@@ -20,7 +20,7 @@ from placement.search.claims.availability import (
     times_by_way,
 )
 from placement.search.claims.claim import WantedClaim
-from placement.search.claims.host_rooms import HostTimes, KeptSkylines, Skylines
+from placement.search.claims.host_rooms import HostTimes, KeptSkylines, Skylines, TimedSearch
 from placement.search.claims.topology import TopologyPolicy
 from placement.store.time_profile import TimedAmount, TimeWindow, largest_sum, needed_holds
 from placement.store.time_skyline import TimeSkyline, make_skylines, whole_milliseconds
@@ -32,6 +32,7 @@ from tests.placement.search.claims.timed_worlds import (
     have_room,
     make_wanted,
     skylines_of,
+    timed_search,
     windows,
     worlds,
 )
@@ -41,19 +42,11 @@ from tests.placement.search.snapshots import Spec, build, name_to_uuid
 def found(
     snapshot: ModelSnapshot, amounts: list[TimedAmount], wanted: WantedClaim, span: StartSpan, limit: int = 20
 ) -> list[FreeWindow]:
-    return list(islice(free_windows(snapshot, amounts, wanted, span, SearchBudget()), limit))
+    return list(islice(free_windows(timed_search(snapshot, amounts), wanted, span), limit))
 
 
-def free_windows(
-    snapshot: ModelSnapshot,
-    amounts: list[TimedAmount],
-    wanted: WantedClaim,
-    span: StartSpan,
-    budget: SearchBudget,
-) -> Iterator[FreeWindow]:
-    skylines = skylines_of(snapshot, amounts)
-    ways = times_by_way(snapshot, skylines, wanted, span.duration, budget)
-    return find_free(snapshot, skylines, wanted, span, budget, ways)
+def free_windows(search: TimedSearch, wanted: WantedClaim, span: StartSpan) -> Iterator[FreeWindow]:
+    return find_free(search, wanted, span, times_by_way(search, wanted, span.duration))
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -86,7 +79,7 @@ def test_the_first_window_is_the_earliest_and_each_one_can_be_booked(
     for each in answers:
         assert each.starts_at + duration <= each.free_until
         for end in (each.starts_at + duration, min(each.free_until, 3.0 * LAST)):
-            assert have_room(snapshot, amounts, [each.choice], TimeWindow(each.starts_at, end))
+            assert have_room(snapshot, amounts, [each.choices[0]], TimeWindow(each.starts_at, end))
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -104,9 +97,9 @@ def test_a_window_is_placed_if_and_only_if_some_host_has_room(
 ) -> None:
     snapshot, amounts = world
     wanted = make_wanted(query, topology if "resources=PCPU" in query else None)
-    skylines, budget = skylines_of(snapshot, amounts), SearchBudget()
-    ways = times_by_way(snapshot, skylines, wanted, window.duration_seconds, budget)
-    placed = place_in_window(snapshot, skylines, wanted, window, budget, random.Random(0), ways, 0)
+    search = timed_search(snapshot, amounts)
+    ways = times_by_way(search, wanted, window.duration_seconds)
+    placed = place_in_window(search, wanted, window, ways, 0)
     assert bool(placed) == fits(snapshot, amounts, [wanted], window)
     assert have_room(snapshot, amounts, [each.choice for each in placed], window)
 
@@ -151,7 +144,7 @@ def test_the_answers_are_all_the_longest_free_times_of_simple_hosts(
             if end - start >= duration and start <= last:
                 expected.add((host, start, math.inf if end == len(free) else end))
             start = max(end, start) + 1
-    assert {(each.choice.root.name, each.starts_at, each.free_until) for each in answers} == expected
+    assert {(each.choices[0].root.name, each.starts_at, each.free_until) for each in answers} == expected
 
 
 def test_among_equal_starts_the_tightest_gap_comes_first() -> None:
@@ -163,7 +156,7 @@ def test_among_equal_starts_the_tightest_gap_comes_first() -> None:
         *(Spec(each, inventories={"VCPU": 4}, used={"VCPU": 4 if each != "c" else 0}) for each in "abc")
     )
     answers = found(snapshot, amounts, make_wanted("resources=VCPU:1"), StartSpan(0, 0, 4))
-    assert [each.choice.root.name for each in answers] == ["b", "a", "c"]
+    assert [each.choices[0].root.name for each in answers] == ["b", "a", "c"]
 
 
 def test_a_window_is_booked_where_the_free_time_around_it_is_shortest() -> None:
@@ -176,17 +169,13 @@ def test_a_window_is_booked_where_the_free_time_around_it_is_shortest() -> None:
     ]
     used = {host: 4 if some else 0 for host, some in times.items()}
     snapshot = build(*(Spec(each, inventories={"VCPU": 4}, used={"VCPU": used[each]}) for each in times))
-    wanted, window, skylines = (
-        make_wanted("resources=VCPU:4"),
-        TimeWindow(10, 14),
-        skylines_of(snapshot, amounts),
-    )
+    wanted, window = make_wanted("resources=VCPU:4"), TimeWindow(10, 14)
     chosen = []
     for _ in times:
         avoiding = replace(wanted, avoid=frozenset(name_to_uuid(each) for each in chosen))
-        ways = times_by_way(snapshot, skylines, avoiding, window.duration_seconds, SearchBudget())
-        rng = random.Random(0)
-        (found,) = place_in_window(snapshot, skylines, avoiding, window, SearchBudget(), rng, ways, 0)
+        search = timed_search(snapshot, amounts)
+        ways = times_by_way(search, avoiding, window.duration_seconds)
+        (found,) = place_in_window(search, avoiding, window, ways, 0)
         chosen.append(found.choice.root.name)
     assert chosen[:3] == ["b", "a", "c"]
 
@@ -209,12 +198,9 @@ def test_a_host_that_is_full_beyond_its_capacity_has_room_at_other_times() -> No
 
 def test_the_price_of_a_search_is_bounded() -> None:
     snapshot = build(*(Spec(f"cn{number}", inventories={"VCPU": 4}) for number in range(200)))
+    search = timed_search(snapshot, [], seconds=0.0)
     with pytest.raises(BudgetExhausted):
-        list(
-            free_windows(
-                snapshot, [], make_wanted("resources=VCPU:1"), StartSpan(0, 99, 4), SearchBudget(seconds=0.0)
-            )
-        )
+        list(free_windows(search, make_wanted("resources=VCPU:1"), StartSpan(0, 99, 4)))
 
 
 def test_the_price_of_a_host_with_many_windows_on_many_providers_is_bounded() -> None:
@@ -225,9 +211,9 @@ def test_the_price_of_a_host_with_many_windows_on_many_providers_is_bounded() ->
         for each in specs[1:]
         for begin in range(1, 1000)
     ]
-    snapshot, budget = build(*specs), SearchBudget(seconds=0.0)
+    snapshot = build(*specs)
     wanted = make_wanted("resources_A=PCPU:3&resources_B=PCPU:2&group_policy=none")
-    times = HostTimes(snapshot, skylines_of(snapshot, amounts), wanted, 1.0, budget)
+    times = HostTimes(timed_search(snapshot, amounts, seconds=0.0), wanted, 1.0)
     with pytest.raises(BudgetExhausted):
         times.first_start(snapshot.by_uuid[name_to_uuid("a")], 1.0, math.inf)
 
@@ -285,7 +271,8 @@ def test_kept_rooms_are_dropped_with_the_skylines_of_their_hosts() -> None:
         )
 
     def first_starts(skylines: Skylines) -> list[float]:
-        times = HostTimes(snapshot, skylines, make_wanted("resources=VCPU:1"), 1.0, SearchBudget())
+        search = TimedSearch(snapshot, skylines, SearchBudget(), random.Random(0))
+        times = HostTimes(search, make_wanted("resources=VCPU:1"), 1.0)
         return [times.first_start(root, 1.0, math.inf) for root in (a, b)]
 
     before = KeptSkylines().with_changes(skylines_until(3), (), ())

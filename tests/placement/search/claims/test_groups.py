@@ -9,8 +9,8 @@ import pytest
 from werkzeug.test import TestResponse
 
 from placement.search.claims import service
-from placement.search.claims.claim import WantedClaim
 from placement.search.claims.placement import PlacedClaim
+from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
 from tests.placement.builders import OWNER, make_provider, new_claim, post_claims, put_allocation, read_error
 from tests.placement.running import Admin
@@ -209,17 +209,17 @@ def test_a_refusal_with_a_pool_names_only_hosts_that_the_policy_allows(admin: Ad
 def test_a_member_that_joins_before_the_write_is_seen(
     admin: Admin, hosts: list[str], monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    write, others = service.ClaimService._write_claims, list[str]()
+    claims_of, others = service.consumer_claims, list[str]()
 
-    def slow_write(self: service.ClaimService, placed: Sequence[PlacedClaim], *more: Any) -> dict[str, float]:
+    def slow_write(placed: Sequence[PlacedClaim]) -> list[ConsumerClaim]:
         if not others:
             others.append("")  # the second write is not delayed
             mine = placed[0].choice.root.uuid
             apart = {"allowed_hosts": [mine]} if policy == "anti-affinity" else {"excluded_hosts": [mine]}
             others[0] = roots(post_claims(admin, member(policy, **apart)))[0]
-        return write(self, placed, *more)
+        return claims_of(placed)
 
-    monkeypatch.setattr(service.ClaimService, "_write_claims", slow_write)
+    monkeypatch.setattr(service, "consumer_claims", slow_write)
     (found,) = roots(post_claims(admin, member(policy)))
     assert (found == others[0]) == (policy == "affinity")
 
@@ -232,10 +232,10 @@ def test_no_refusal_is_based_on_members_that_have_left(
     """
     wanted = [member("anti-affinity", allowed_hosts=[each]) for each in hosts[:2]]
     assert roots(post_claims(admin, *wanted)) == hosts[:2]
-    read, done = service.ClaimService._group_members, list[str]()
+    read, done = service.group_members, list[str]()
 
-    def slow_read(self: service.ClaimService, asked: Sequence[WantedClaim]) -> Members:
-        found = read(self, asked)
+    def slow_read(rows: Sequence[Any]) -> Members:
+        found = read(rows)
         if not done:
             done.append("")
             assert admin("DELETE", f"/allocations/{wanted[0]['consumer_uuid']}").status_code == 204
@@ -245,7 +245,7 @@ def test_no_refusal_is_based_on_members_that_have_left(
             )
         return found
 
-    monkeypatch.setattr(service.ClaimService, "_group_members", slow_read)
+    monkeypatch.setattr(service, "group_members", slow_read)
     assert roots(post_claims(admin, member("anti-affinity"))) == hosts[:1]
 
 

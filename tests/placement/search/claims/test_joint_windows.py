@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.read_model.snapshot import ModelSnapshot
-from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.claims.availability import StartSpan
+from placement.search.budget import BudgetExhausted
+from placement.search.claims.availability import FreeWindow, StartSpan, find_joint
 from placement.search.claims.claim import WantedClaim
-from placement.search.claims.joint_windows import JointWindow, find_joint
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from placement.store.time_profile import TimedAmount, TimeWindow
 from tests.examples import examples
@@ -23,7 +22,7 @@ from tests.placement.search.claims.timed_worlds import (
     fits,
     have_room,
     make_wanted,
-    skylines_of,
+    timed_search,
     worlds,
 )
 from tests.placement.search.snapshots import Spec, build, name_to_uuid
@@ -37,9 +36,8 @@ def found(
     wanted: Sequence[WantedClaim],
     span: StartSpan,
     limit: int = 9,
-) -> list[JointWindow]:
-    answers = find_joint(snapshot, skylines_of(snapshot, amounts), wanted, span, SearchBudget())
-    return list(islice(answers, limit))
+) -> list[FreeWindow]:
+    return list(islice(find_joint(timed_search(snapshot, amounts), wanted, span), limit))
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -102,4 +100,4 @@ def test_the_price_of_a_joint_search_is_bounded() -> None:
     snapshot = build(*(Spec(f"cn{number}", inventories={"VCPU": 4}) for number in range(200)))
     wanted = [make_wanted("resources=VCPU:1")] * 2
     with pytest.raises(BudgetExhausted):
-        list(find_joint(snapshot, {}, wanted, StartSpan(0, 99, 4), SearchBudget(seconds=0.0)))
+        list(find_joint(timed_search(snapshot, [], seconds=0.0), wanted, StartSpan(0, 99, 4)))

@@ -1,7 +1,6 @@
 """The longest stays of preemptible claims, compared with each end that whole seconds allow."""
 
 import math
-import random
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from placement.exceptions import InvalidRequest
 from placement.read_model.snapshot import ModelSnapshot
-from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.budget import BudgetExhausted
 from placement.search.claims.availability import during_window
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.longest_stay import (
@@ -30,7 +29,7 @@ from tests.placement.search.claims.timed_worlds import (
     fits,
     have_room,
     make_wanted,
-    skylines_of,
+    timed_search,
     worlds,
 )
 from tests.placement.search.snapshots import Spec, build, name_to_uuid
@@ -69,8 +68,7 @@ def test_one_claim_gets_the_host_where_it_stays_longest(
 ) -> None:
     snapshot, amounts = world
     wanted = make_wanted(query, topology if "resources=PCPU" in query else None)
-    skylines = skylines_of(snapshot, amounts)
-    placed = place_longest(snapshot, skylines, wanted, span, SearchBudget(), random.Random(0))
+    placed = place_longest(timed_search(snapshot, amounts), wanted, span)
     assert given_end(world, placed) == last_end(world, [wanted], span)
 
 
@@ -89,16 +87,14 @@ def test_several_claims_get_the_longest_common_stay(
         replace(make_wanted(query), consumer=str(number), group=APART if are_apart else None)
         for number, query in enumerate(queries)
     ]
-    skylines = skylines_of(snapshot, amounts)
-    shortest = during_window(snapshot, skylines, span.shortest_window, SearchBudget())
-    placed = place_claims(
-        ClaimScenario.from_members(shortest, {}, wanted), wanted, SearchBudget(), random.Random(0)
-    )
+    search = timed_search(snapshot, amounts)
+    shortest = during_window(search, span.shortest_window)
+    placed = place_claims(ClaimScenario.from_members(shortest, {}, wanted), wanted, search.budget, search.rng)
     expected = last_end(world, wanted, span)
     if isinstance(placed, UnplacedClaim):
         assert expected is None
         return
-    found = prolong_stay(snapshot, skylines, {}, placed, span, SearchBudget(), random.Random(0))
+    found = prolong_stay(search, {}, placed, span)
     assert given_end(world, found) == expected
     if are_apart:
         assert len({each.choice.root.id for each in found}) == len(queries)
@@ -112,14 +108,7 @@ def test_a_fallback_is_served_only_without_a_place_for_the_request() -> None:
     other = make_wanted("resources=DISK_GB:1").request
     wanted = replace(make_wanted("resources=VCPU:1"), fallback=other)
     for least, host, end in ((3, "a", 5), (6, "b", 20)):
-        (placed,) = place_longest(
-            snapshot,
-            skylines_of(snapshot, amounts),
-            wanted,
-            StaySpan(0, least, 20),
-            SearchBudget(),
-            random.Random(0),
-        )
+        (placed,) = place_longest(timed_search(snapshot, amounts), wanted, StaySpan(0, least, 20))
         assert (placed.choice.root.name, placed.wanted.fallback) == (host, other)
         assert placed.wanted.window == TimeWindow(AT_ONCE, end)
 
@@ -130,7 +119,7 @@ def test_the_price_of_a_longest_stay_is_bounded() -> None:
     )
     wanted = make_wanted("resources=VCPU:1")
     with pytest.raises(BudgetExhausted):
-        place_longest(snapshot, {}, wanted, StaySpan(0, 1, 2), SearchBudget(seconds=0.0), random.Random(0))
+        place_longest(timed_search(snapshot, [], seconds=0.0), wanted, StaySpan(0, 1, 2))
 
 
 def test_a_known_place_is_kept_if_the_budget_is_spent() -> None:

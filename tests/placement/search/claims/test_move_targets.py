@@ -12,6 +12,7 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.claims.availability import skylines_in
+from placement.search.claims.host_rooms import TimedSearch
 from placement.search.claims.window_room import MoveTargets, Taken
 from placement.store.time_profile import TimedAmount, TimeWindow, largest_sum
 from placement.store.time_skyline import make_skylines
@@ -54,7 +55,7 @@ def test_a_window_gets_a_new_host_exactly_if_an_equivalent_host_has_room(
         for number, (node, used, window) in enumerate(asked)
     ]
     skylines = skylines_in(snapshot, make_skylines(timed, ()))
-    targets = MoveTargets(snapshot, skylines, SearchBudget(), random.Random(seed))
+    targets = MoveTargets(TimedSearch(snapshot, skylines, SearchBudget(), random.Random(seed)))
     for number, each in enumerate(timed):
         provider = snapshot.providers[snapshot.by_uuid[each.provider]]
         # every other window also has an amount at another provider

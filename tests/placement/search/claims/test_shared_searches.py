@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 
 from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.search.budget import SearchBudget
-from placement.search.claims.availability import StartSpan
+from placement.search.claims.availability import StartSpan, find_joint, place_jointly
 from placement.search.claims.claim import WantedClaim
-from placement.search.claims.joint_windows import find_joint, place_jointly
 from placement.search.claims.placement import PlacedClaim
 from placement.search.request import CandidatesRequest
 from placement.store.groups import ConsumerGroup, GroupPolicy
@@ -25,7 +23,7 @@ from placement.store.time_profile import TimedAmount, TimeWindow, largest_sum, n
 from tests.examples import examples
 from tests.placement.search.claims.claim_judge import check_placed, fits
 from tests.placement.search.claims.strategies import OWNER
-from tests.placement.search.claims.timed_worlds import make_wanted, skylines_of
+from tests.placement.search.claims.timed_worlds import make_wanted, timed_search
 from tests.placement.search.snapshots import Spec, build, name_to_uuid
 from tests.placement.search.strategies import fleets, situations
 
@@ -150,17 +148,16 @@ def test_several_claims_find_a_place_at_each_start_at_which_there_is_one(
     wanted = data.draw(like_claims(empty, request))
     amounts = data.draw(timed_amounts(empty))
     snapshot = at_present(empty, amounts)
-    skylines = skylines_of(snapshot, amounts)
     possible = []
     for start in range(LAST + 1):
         window = TimeWindow(start, start + duration)
-        placed = place_jointly(snapshot, skylines, wanted, window, SearchBudget(), random.Random(seed))
+        placed = place_jointly(timed_search(snapshot, amounts, seed=seed), wanted, window)
         there = during(empty, amounts, window)
         assert bool(placed) == fits(there, {}, wanted)
         check_placed(there, {}, placed)
         possible += [start] if placed else []
     after = 0.0
-    for each in find_joint(snapshot, skylines, wanted, StartSpan(0, LAST, duration), SearchBudget()):
+    for each in find_joint(timed_search(snapshot, amounts), wanted, StartSpan(0, LAST, duration)):
         assert each.starts_at == next(start for start in possible if start >= after)
         after = each.free_until
         there = during(empty, amounts, TimeWindow(each.starts_at, min(after, 99.0)))
@@ -203,10 +200,10 @@ def test_up_to_16_claims_are_packed_at_each_start_at_which_that_is_possible(
         for number, (at, used, window) in enumerate(taken)
     ]
     snapshot = at_present(empty, amounts)
-    skylines = skylines_of(snapshot, amounts)
+    search = replace(timed_search(snapshot, amounts), rng=rng)
     for start in range(LAST + 1):
         window = TimeWindow(start, start + duration)
-        placed = place_jointly(snapshot, skylines, wanted, window, SearchBudget(), rng)
+        placed = place_jointly(search, wanted, window)
         free = tuple(sorted(each.free("VCPU") for each in during(empty, amounts, window)))
         assert bool(placed) == can_pack(needed, free, are_apart)
 

@@ -1,7 +1,6 @@
 """Other times at which refused claims fit, compared with each time that whole seconds allow."""
 
 import math
-import random
 from dataclasses import replace
 from itertools import islice
 
@@ -10,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from placement.read_model.snapshot import ModelSnapshot
-from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.budget import BudgetExhausted
 from placement.search.claims.availability import StartSpan
 from placement.search.claims.longest_stay import StaySpan, find_latest_end
 from placement.search.claims.window_search import find_each_window, ways_of
@@ -22,7 +21,7 @@ from tests.placement.search.claims.timed_worlds import (
     QUERIES,
     fits,
     make_wanted,
-    skylines_of,
+    timed_search,
     worlds,
 )
 from tests.placement.search.snapshots import Spec, build
@@ -53,9 +52,8 @@ def test_the_latest_end_is_the_last_one_at_which_all_claims_fit(
     assume(not fits(snapshot, amounts, wanted, TimeWindow(0, span.max_end)))
     ends = range(min_end + length - 1, min_end - 1, -1)
     expected = next((end for end in ends if fits(snapshot, amounts, wanted, TimeWindow(0, end))), None)
-    skylines = skylines_of(snapshot, amounts)
     for members in ({}, {"apart": ()}):
-        found = find_latest_end(snapshot, skylines, members, wanted, span, SearchBudget(), random.Random(0))
+        found = find_latest_end(timed_search(snapshot, amounts), members, wanted, span)
         assert found == expected
 
 
@@ -70,10 +68,8 @@ def test_the_earliest_start_without_an_end_is_the_first_one_at_which_all_claims_
     expected = next(
         (start for start in starts if fits(snapshot, amounts, wanted, TimeWindow(start, math.inf))), None
     )
-    skylines, budget = skylines_of(snapshot, amounts), SearchBudget()
-    span = StartSpan(begin, 2 * LAST, math.inf)
-    ways = ways_of(snapshot, skylines, wanted, span, budget)
-    found = islice(find_each_window(snapshot, skylines, wanted, span, budget, ways), 1)
+    search, span = timed_search(snapshot, amounts), StartSpan(begin, 2 * LAST, math.inf)
+    found = islice(find_each_window(search, wanted, span, ways_of(search, wanted, span)), 1)
     assert next((each.starts_at for each in found), None) == expected
 
 
@@ -84,6 +80,4 @@ def test_the_price_of_the_latest_end_is_bounded(count: int) -> None:
     )
     wanted = [replace(make_wanted("resources=VCPU:1"), consumer=str(number)) for number in range(count)]
     with pytest.raises(BudgetExhausted):
-        find_latest_end(
-            snapshot, {}, {}, wanted, StaySpan(0, 1, 2), SearchBudget(seconds=0.0), random.Random(0)
-        )
+        find_latest_end(timed_search(snapshot, [], seconds=0.0), {}, wanted, StaySpan(0, 1, 2))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partialmethod
 from threading import Thread
 from typing import Any, Final
 
@@ -18,9 +19,8 @@ from placement.db.database import ServiceDatabase
 from placement.exceptions import Unavailable
 from placement.read_model.feed import ReadModel
 from placement.search.budget import SearchBudget
-from placement.search.claims import timetable as timetable_module
 from placement.search.claims.availability import skylines_in
-from placement.search.claims.host_rooms import HostTimes
+from placement.search.claims.host_rooms import HostTimes, TimedSearch
 from placement.search.claims.timetable import WindowTimetable
 from placement.store import due_changes, time_schedule
 from placement.store.time_schedule import read_schedule
@@ -148,7 +148,11 @@ def check_equal(database: ServiceDatabase, timetable: WindowTimetable, said: obj
         # searches add rooms to the skylines, and these rooms must follow the writes, too
         for query in ("resources=VCPU:1", "resources=VCPU:3,DISK_GB:1"):
             kept, new = (
-                HostTimes(view.snapshot, each, make_wanted(query), HOUR, SearchBudget())
+                HostTimes(
+                    TimedSearch(view.snapshot, each, SearchBudget(), random.Random(0)),
+                    make_wanted(query),
+                    HOUR,
+                )
                 for each in (skylines, fresh)
             )
             for root in view.snapshot.roots():
@@ -395,8 +399,8 @@ def test_a_request_that_waits_too_long_for_the_timetable_is_repeated_by_its_clie
     # all hosts are read, one by one
     monkeypatch.setattr("placement.search.claims.timetable._FEW", 0)
     monkeypatch.setattr("placement.search.claims.timetable._CHUNK", 1)
-    check_time = timetable_module._check_time
-    monkeypatch.setattr(timetable_module, "_check_time", lambda _: check_time(-math.inf))
+    impatient = partialmethod(WindowTimetable.fresh_view, max_wait=-1.0)
+    monkeypatch.setattr(WindowTimetable, "fresh_view", impatient)
     answers = [
         admin("POST", "/ext/v1/availability", json={"query": "resources=VCPU:4", "duration": 60})
         for _ in {bucket_of(each) for each in hosts}

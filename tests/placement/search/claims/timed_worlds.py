@@ -17,6 +17,7 @@ from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.claims.availability import during_window, skylines_in
 from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
+from placement.search.claims.host_rooms import TimedSearch
 from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.topology import TopologyPolicy
 from placement.store.consumers import ConsumerOwnership
@@ -119,9 +120,17 @@ def fits(
     snapshot: ModelSnapshot, amounts: list[TimedAmount], wanted: Sequence[WantedClaim], window: TimeWindow
 ) -> bool:
     """Decide by the whole cloud, with the usage of each instant."""
-    changed = during_window(snapshot, skylines_of(snapshot, amounts), window, SearchBudget())
+    changed = during_window(timed_search(snapshot, amounts), window)
     world = ClaimScenario.from_members(changed, {}, wanted)
     return not isinstance(place_claims(world, wanted, SearchBudget(), random.Random(0)), UnplacedClaim)
+
+
+def timed_search(
+    snapshot: ModelSnapshot, amounts: list[TimedAmount], *, seconds: float = math.inf, seed: int = 0
+) -> TimedSearch:
+    """Return a search in a cloud with timed amounts, with a budget of CPU time."""
+    skylines = skylines_of(snapshot, amounts)
+    return TimedSearch(snapshot, skylines, SearchBudget(seconds), random.Random(seed))
 
 
 def skylines_of(
