@@ -129,7 +129,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
     with ExitStack() as undo:
         # The state of the previous run of the agent: the state file, and the owner of the root provider
         state = StateFile(folder / STATE_FILE)
-        throttling = ThrottlingFile(folder)
+        # The state file is passed, because former versions of the agent kept limits in the state file.
+        throttling = ThrottlingFile(folder, state)
         saved, registry = state.state, load_registry()
         # If the agent already has providers in Placement, an earlier run has chosen the owner of the root.
         root = RootWatch(

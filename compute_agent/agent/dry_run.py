@@ -230,7 +230,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     uuid = host_identity.look_up(folder)
     settings = read_settings(conf, load_registry())
     saved = state.look_up(folder / STATE_FILE)
-    limits = look_up_state(folder).guest_limits(settings.foreign_levers)
+    limits = look_up_state(folder, saved.former_watermarks).guest_limits(settings.foreign_levers)
     client = _ReadOnlyClient.from_conf(conf)
     owner, whose, _ = look_up_owner(conf, client, saved, uuid or NO_UUID)
     host_state = build_host_state(conf, root_uuid=uuid or NO_UUID, control=resctrl.control, root=owner)

@@ -577,7 +577,7 @@ def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: fl
                 releasing_controllers(opened.driver, control, state, root, given),
                 PlacementClient.from_conf(conf),
                 state,
-                ThrottlingFile(folder),
+                ThrottlingFile(folder, state),
                 own if owner.novas is None else owner.novas.uuid,
                 read_topology(root).online,
                 options,

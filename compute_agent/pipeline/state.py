@@ -63,6 +63,8 @@ class AgentState:
     :ivar former_values: the contents of kernel files before the agent applied its classes of CPUs.
     :ivar history: the last seen generations of Placement's providers, by which the agent notices a database
         that was restored from an older copy.
+    :ivar former_watermarks: the limits and evictions that a former release wrote here, or None. The agent
+        moves them to the state file of throttling.
     """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
@@ -74,6 +76,7 @@ class AgentState:
     nova_root: NovaRoot | None = None
     former_values: FormerValues = field(default_factory=FormerValues)
     history: PlacementHistory = field(default_factory=PlacementHistory)
+    former_watermarks: Any = None
 
 
 class StateFile:
@@ -151,6 +154,20 @@ class StateFile:
             self._state = replace(self._state, former_values=former)
             self._write()
 
+    @property
+    def former_watermarks(self) -> Any:
+        """The state of watermarks that a former release has written, as JSON values; None without one."""
+        return self._state.former_watermarks
+
+    def drop_former_watermarks(self) -> None:
+        """Remove the state of watermarks of a former release, and wait until the change is on disk.
+
+        :raises OSError: the file could not be written; the next write of the file removes this state.
+        """
+        with self._lock:
+            self._state = replace(self._state, former_watermarks=None)
+            self._write()
+
     def keep_history(self, history: PlacementHistory) -> None:
         """Replace the history of Placement's database, and wait until it is on disk."""
         with self._lock:
@@ -222,6 +239,10 @@ def dump(state: AgentState) -> bytes:
             "holders": {uuid: asdict(holder) for uuid, holder in sorted(state.history.holders.items())},
         },
     }
+    # The part ``qos`` is left out once the state file of throttling has it. Otherwise an older release that
+    # runs again would act on it.
+    if state.former_watermarks is not None:
+        data["qos"] = state.former_watermarks
     # The text has no indentation, because json uses a slow encoder in Python for indented texts. Each start
     # of a guest writes the whole file.
     return kept_json.dump(VERSION, kept_json.checked_content(data))
@@ -261,6 +282,7 @@ def parse(content: bytes) -> AgentState:
             nova_root=_nova_root(data.get("nova_root")),
             former_values=_former_values(data.get("former_values")),
             history=_parse_history(data.get("history")),
+            former_watermarks=data.get("qos"),
         )
     # RecursionError: a damaged file can have more nested brackets than json supports.
     except (KeyError, TypeError, AttributeError, RecursionError) as error:

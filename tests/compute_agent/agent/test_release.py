@@ -46,8 +46,8 @@ def state(tmp_path):
 
 
 @pytest.fixture
-def throttling(tmp_path):
-    return ThrottlingFile(tmp_path)
+def throttling(tmp_path, state):
+    return ThrottlingFile(tmp_path, state)
 
 
 @pytest.fixture
@@ -227,6 +227,7 @@ def test_providers_are_deleted_leaves_first_and_those_with_something_of_others_s
 
 
 def test_an_agent_that_works_here_again_does_not_limit_for_past_interference(tmp_path):
+    (tmp_path / "interference.json").write_text("{}")
     mark_released(tmp_path)
     remove_mark(tmp_path, 0.0)
     assert [each.name for each in tmp_path.iterdir()] == ["agent.lock"]

@@ -165,7 +165,7 @@ class Overload:
 
     def state_file(self):
         """The state file of throttling that a starting agent reads."""
-        return ThrottlingFile(self.folder)
+        return ThrottlingFile(self.folder, self.state)
 
     def telemetry(self):
         """The telemetry of throttling that a starting agent uses."""

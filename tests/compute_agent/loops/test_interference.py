@@ -63,7 +63,7 @@ class InterferenceHost(Overload):
         self.loop.reload(self.conf())
 
     def state_file(self):
-        return ThrottlingFile(self.folder, lambda: self.now)
+        return ThrottlingFile(self.folder, self.state, lambda: self.now)
 
     def telemetry(self):
         recorder = EventRecorder(self.events.append)
