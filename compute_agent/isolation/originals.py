@@ -155,9 +155,11 @@ def parse_originals(content: bytes) -> OriginalMasks:
 
 def _read_originals(data: Any) -> OriginalMasks:
     masks = {str(path): _read_original(str(path), one) for path, one in data["masks"].items()}
-    partitioned = cpuset.parse(kept_json.text(data["partitioned"]))
-    groups = {str(path): _read_text(str(path), text) for path, text in data["groups"].items()}
-    bans = {str(key): _read_ban(str(key), ban) for key, ban in data["bans"].items()}
+    # The file of an older release lacks some keys, because that release made no partitions and gave
+    # irqbalance no bans.
+    partitioned = cpuset.parse(kept_json.text(data.get("partitioned", "")))
+    groups = {str(path): _read_text(str(path), text) for path, text in data.get("groups", {}).items()}
+    bans = {str(key): _read_ban(str(key), ban) for key, ban in data.get("bans", {}).items()}
     return OriginalMasks(
         kept_json.text(data["boot"]), cpuset.parse(data["quiet"]), masks, partitioned, groups, bans
     )

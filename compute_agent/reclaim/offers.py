@@ -211,7 +211,8 @@ def _parse_zone(content: Any) -> ZoneState:
         _parse_time(offered["above_since"]),
         math.floor(_parse_amount(offered["above"])),
     )
-    held = content["breach"]
+    # Files of earlier releases do not have this part.
+    held = content.get("breach") or asdict(HeldBackShare())
     breach = HeldBackShare(
         _parse_amount(held["cpus"]),
         math.floor(_parse_amount(held["count"])),
