@@ -3,12 +3,14 @@
 A controller sets one kind of kernel settings, describes changes, and undoes them.
 
 A new controller implements :class:`KernelController`. A controller that handles one guest at a time inherits
-from :class:`GuestController`. Dry run, reconcile and release call all controllers in the order in which
+from :class:`GuestController`, a controller that handles all guests together in sync() from
+:class:`HostController`. Dry run, reconcile and release call all controllers in the order in which
 :mod:`compute_agent.agent.configured_host` makes them.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -101,23 +103,6 @@ def failed_item(kind: str, name: str, error: Exception) -> ReleaseItem:
     return ReleaseItem(kind, name, "", None, f"{FAILED}: {error}")
 
 
-def items_by_guest(
-    guests: Iterable[Guest], kind: str, items: Callable[[Guest], Iterator[ReleaseItem]]
-) -> Iterator[ReleaseItem]:
-    """The release items of each guest.
-
-    If a guest cannot be read, its only item has the error as the reason.
-    """
-    for guest in guests:
-        try:
-            yield from items(guest)
-        except GuestGoneError:
-            # A guest that has ended has nothing to give back.
-            continue
-        except DriverError as error:
-            yield failed_item(kind, str(guest), error)
-
-
 FOREIGN_ROUNDS: Final = 6
 """The value of ``compare_rounds`` for settings that change only if another program writes them."""
 
@@ -129,7 +114,7 @@ class KernelController(Protocol):
     """
 
     name: str
-    acts_early: bool
+    acts_early: bool = False
     """Whether the controller may act on a guest's process while the guest is still starting."""
 
     awaits: bool = False
@@ -144,7 +129,8 @@ class KernelController(Protocol):
     compared in each round, because they also change without such a write.
     """
 
-    refused: Mapping[str, Sequence[str]]
+    # The default is read-only, because all controllers that have refused no request share it.
+    refused: Mapping[str, Sequence[str]] = MappingProxyType({})
     """Messages about requests that the last sync() could not meet, by uuid of the guest."""
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
@@ -231,16 +217,58 @@ class ControllersInForce(Protocol):
         ...
 
 
-class GuestController(KernelController):
+class HostController(KernelController):
+    """A controller of which sync() compares and corrects the settings of all guests together."""
+
+    def describe_drift(self, target: GuestTarget) -> str | None:
+        """Always None, because sync() has compared and corrected the settings of all guests."""
+        return None
+
+    def apply(self, target: GuestTarget) -> bool:
+        """Always False, because sync() has written the settings of all guests."""
+        return False
+
+
+class GuestController(KernelController, Protocol):
     """A controller for settings that do not depend on other guests."""
 
-    acts_early = False
-    # The mapping is read-only, because all controllers that never refuse a request share it.
-    refused: Mapping[str, Sequence[str]] = MappingProxyType({})
+    release_kind: str = PINS
+    """The kind of the release item of a guest that cannot be read."""
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Do nothing, because this controller sets nothing that several guests share."""
-        return
+        """Note for each guest which of its requests cannot be met. Nothing is written."""
+        found: dict[str, tuple[str, ...]] = {}
+        for target in targets:
+            # A guest that has ended needs no settings.
+            with contextlib.suppress(GuestGoneError):
+                found[target.guest.uuid] = tuple(self.list_refusals(target))
+        self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
+
+    def list_refusals(self, target: GuestTarget) -> Iterable[str]:
+        """Messages about requests of a guest that cannot be met now.
+
+        :raises GuestGoneError: the guest has ended.
+        """
+        return ()
+
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """The release items of all guests. A guest that cannot be read has the error as its only item."""
+        for guest in guests:
+            try:
+                yield from self.list_written(guest, online)
+            except GuestGoneError:
+                # A guest that has ended has nothing to give back.
+                continue
+            except DriverError as error:
+                yield failed_item(self.release_kind, str(guest), error)
+
+    def list_written(self, guest: Guest, online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """The settings of one guest that the agent wrote; see :meth:`KernelController.release`.
+
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: the settings cannot be read.
+        """
+        ...
 
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]

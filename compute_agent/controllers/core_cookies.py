@@ -19,7 +19,7 @@ from typing import Final
 from compute_agent.controllers.base import (
     FOREIGN_ROUNDS,
     GuestTarget,
-    KernelController,
+    HostController,
     PlannedChange,
     ReleaseItem,
     failed_item,
@@ -45,12 +45,11 @@ threads, and to check.
 """
 
 
-class CoreCookieController(KernelController):
+class CoreCookieController(HostController):
     """Gives each group of guests a core scheduling cookie."""
 
     name = OPTION
     compare_rounds = FOREIGN_ROUNDS
-    acts_early = False
 
     def __init__(
         self,
@@ -77,7 +76,6 @@ class CoreCookieController(KernelController):
         self._own_problem = ""
         #: The notes of those guests of which all threads had their cookie at the last sync().
         self._settled: RunNotes = {}
-        self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Create, share and remove cookies.
@@ -186,14 +184,6 @@ class CoreCookieController(KernelController):
             uuid = grant.guest.uuid
             if grant.guest.group and self._settled.get(uuid) == plan.notes[uuid]:
                 self._count_drift()
-
-    def describe_drift(self, target: GuestTarget) -> str | None:
-        """Always None, because sync() has compared and corrected the threads of all guests."""
-        return None
-
-    def apply(self, target: GuestTarget) -> bool:
-        """Always False, because sync() gives all guests their cookies."""
-        return False
 
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]

@@ -26,6 +26,7 @@ from compute_agent.controllers.base import (
     FOREIGN_ROUNDS,
     ControllersInForce,
     GuestTarget,
+    HostController,
     KernelController,
     PlannedChange,
     ReleaseItem,
@@ -150,11 +151,10 @@ class KernelFiles:
         kernel_files.write_text(f"{self.root}/{path}", text)
 
 
-class CpuClassController(KernelController):
+class CpuClassController(HostController):
     """Sets governors, frequencies, energy preferences and idle states, and parks idle CPUs."""
 
     name = "cpu_class"
-    acts_early = False
     awaits = True
 
     def __init__(
@@ -186,7 +186,6 @@ class CpuClassController(KernelController):
         self._power = CpuPower()
         self._in_force: Mapping[str, str] = {}
         self.status = CpuClassStatus({})
-        self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Write each file that does not have its wanted content.
@@ -248,14 +247,6 @@ class CpuClassController(KernelController):
         }
         self._show_status(plan, _refusal_sentences(wanted, failures), targets)
         return switches
-
-    def describe_drift(self, target: GuestTarget) -> str | None:
-        """Always None, because sync() has compared and corrected the files of all CPUs."""
-        return None
-
-    def apply(self, target: GuestTarget) -> bool:
-        """Always False, because the files belong to the host, and sync() has written them."""
-        return False
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
         """One item for all files that the agent wrote, because their former values are restored together."""

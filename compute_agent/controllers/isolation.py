@@ -16,6 +16,7 @@ from compute_agent.controllers.base import (
     FOREIGN_ROUNDS,
     ControllersInForce,
     GuestTarget,
+    HostController,
     KernelController,
     PlannedChange,
     ReleaseItem,
@@ -69,14 +70,13 @@ class IsolationSettings:
 NO_ISOLATION = IsolationSettings()
 
 
-class IsolationController(KernelController):
+class IsolationController(HostController):
     """Keeps interrupts and kernel work off quiet CPUs, which a guest's isolation level asks for."""
 
     name = "isolation"
     # Masks are compared twice as often as other settings, because new interrupts and threads of the kernel
     # come without another program.
     compare_rounds = FOREIGN_ROUNDS // 2
-    acts_early = False
 
     def __init__(
         self,
@@ -101,7 +101,6 @@ class IsolationController(KernelController):
         self._own_threads = own_threads or OwnThreads()
         self._demand = IsolationDemand()
         self._realtime: CpuSet = frozenset()
-        self.refused: Mapping[str, Sequence[str]] = {}
 
     def level_of(self, settings: GuestSettings) -> IsolationLevel:
         """The isolation level of a guest with these settings."""
@@ -157,10 +156,6 @@ class IsolationController(KernelController):
             if target.assignment and target.guest.settings.qos_class in self._settings.realtime
         )
         return frozenset().union(*held)
-
-    def describe_drift(self, target: GuestTarget) -> str | None:
-        """Always None, because sync() has compared and corrected all masks."""
-        return None
 
     def apply(self, target: GuestTarget) -> bool:
         """Turn the CPUs of a pinned guest into a cpuset partition, if its level is ``alone``.

@@ -18,11 +18,10 @@ from typing import Final
 
 from compute_agent.controllers.base import (
     FOREIGN_ROUNDS,
+    GuestController,
     GuestTarget,
-    KernelController,
     PlannedChange,
     ReleaseItem,
-    items_by_guest,
     without_preserved,
 )
 from compute_agent.drivers import procfs
@@ -64,12 +63,12 @@ class GuestPlan:
     threads: frozenset[int]
 
 
-class RealtimeController(KernelController):
+class RealtimeController(GuestController):
     """Sets and removes realtime schedules of the threads that run guest CPUs."""
 
     name = "realtime"
     compare_rounds = FOREIGN_ROUNDS
-    acts_early = False
+    release_kind = name
 
     def __init__(
         self,
@@ -92,7 +91,6 @@ class RealtimeController(KernelController):
         self._store = store
         self._schedules = schedules
         self._count_drift = count_drift
-        self.refused: Mapping[str, Sequence[str]] = {}
         #: The threads that got a schedule from the agent, by guest.
         self._threads: dict[str, frozenset[int]] = {}
 
@@ -142,15 +140,11 @@ class RealtimeController(KernelController):
                 change = f"{number} threads -> {_priority_text(priority)}"
                 yield PlannedChange(self.name, str(target.guest), change)
 
-    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The guests with schedules that the agent set."""
-
-        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
-            if lifted := self._plan_lifting(guest):
-                detail = f"{len(lifted)} threads"
-                yield ReleaseItem(self.name, str(guest), detail, partial(self._give_back, guest))
-
-        return items_by_guest(guests, self.name, of_guest)
+    def list_written(self, guest: Guest, online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """The schedules of a guest's threads that the agent set."""
+        if lifted := self._plan_lifting(guest):
+            detail = f"{len(lifted)} threads"
+            yield ReleaseItem(self.name, str(guest), detail, partial(self._give_back, guest))
 
     def _give_back(self, guest: Guest) -> None:
         """Give the threads of a guest the usual schedule again.

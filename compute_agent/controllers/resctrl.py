@@ -290,8 +290,7 @@ class ResctrlController(KernelController):
         """The group of each guest at the last sync(), by uuid."""
         self.class_groups: Mapping[str, str] | None = None
         """The group of each class at the last sync(); None before the first sync()."""
-        self.refused: Mapping[str, Sequence[str]] = {}
-        """Reasons why requests were not met: of guests by uuid, and of classes by the name of the group."""
+        # Reasons for the requests of classes are in ``refused`` by the name of the group.
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Make and change the groups of classes and guests, and remove the groups of guests that have left.

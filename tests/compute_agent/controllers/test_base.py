@@ -8,7 +8,13 @@ import pytest
 
 from compute_agent import controllers
 from compute_agent.agent.configured_controllers import ControllerSettings, ControllerStores, make_controllers
-from compute_agent.controllers.base import GuestController, GuestTarget, KernelController, find_controller
+from compute_agent.controllers.base import (
+    GuestController,
+    GuestTarget,
+    HostController,
+    KernelController,
+    find_controller,
+)
 from compute_agent.controllers.isolation import IsolationController
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
@@ -26,7 +32,11 @@ def classes():
     ]
     found = {value for module in modules for value in vars(module).values() if isinstance(value, type)}
     return sorted(
-        (one for one in found - {KernelController, GuestController} if KernelController in one.__mro__),
+        (
+            one
+            for one in found - {KernelController, GuestController, HostController}
+            if KernelController in one.__mro__
+        ),
         key=lambda one: one.name,
     )
 
