@@ -52,9 +52,9 @@ from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.resctrl.share_spec import ShareSpec
-from compute_agent.schedules.kernel_cookies import KernelCookies
+from compute_agent.schedules.cookies import KernelCookies
 from compute_agent.schedules.realtime import KernelSchedules
-from compute_agent.schedules.run_notes import COOKIES_FILE, PRIORITIES_FILE, RunNotesFile, RunNoteStore
+from compute_agent.schedules.run_notes import COOKIES_FILE, PRIORITIES_FILE, RunNotesFile
 
 
 def build_controllers(
@@ -166,8 +166,8 @@ class ControllerStores:
 
     former: FormerStore
     originals: OriginalStore
-    cookies: RunNoteStore
-    priorities: RunNoteStore
+    cookies: RunNotesFile
+    priorities: RunNotesFile
     ownership: MaskOwnership = field(default_factory=MaskOwnership)
     own_threads: OwnThreads = field(default_factory=OwnThreads)
 

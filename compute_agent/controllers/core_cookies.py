@@ -31,9 +31,16 @@ from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import CoreScope
-from compute_agent.schedules.cookies import CookieGuest, CookiePlan, decide_cookies
-from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies, NoSiblingsError, OwnCookieError
-from compute_agent.schedules.run_notes import RunNotes, RunNoteStore
+from compute_agent.schedules.cookies import (
+    CookieError,
+    CookieGuest,
+    CookiePlan,
+    KernelCookies,
+    NoSiblingsError,
+    OwnCookieError,
+    decide_cookies,
+)
+from compute_agent.schedules.run_notes import RunNotes, RunNotesFile
 
 LOG = logging.getLogger(__name__)
 
@@ -55,7 +62,7 @@ class CoreCookieController(HostController):
         self,
         driver: GuestThreads,
         scopes: Mapping[str, CoreScope],
-        store: RunNoteStore,
+        store: RunNotesFile,
         cookies: KernelCookies,
         count_drift: Callable[[], object] = lambda: None,
     ) -> None:

@@ -42,7 +42,7 @@ from compute_agent.schedules.realtime import (
     read_schedules,
     realtime_schedule,
 )
-from compute_agent.schedules.run_notes import RunNote, RunNoteStore, note_of
+from compute_agent.schedules.run_notes import RunNote, RunNotesFile, note_of
 
 LOG = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class RealtimeController(GuestController):
         self,
         driver: GuestDriver,
         priorities: Mapping[str, int],
-        store: RunNoteStore,
+        store: RunNotesFile,
         schedules: KernelSchedules,
         count_drift: Callable[[], object] = lambda: None,
     ) -> None:
