@@ -15,7 +15,7 @@ from cliff.formatters.base import ListFormatter
 
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
 from compute_agent.cmd.base import AgentLister, Commands, offer_formats, parse_moment
-from compute_agent.drawing.boxes import format_size
+from compute_agent.drawing.host import format_size
 from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan, plot_samples
 from compute_agent.monitoring.samples import FILE, StoredSample
 
