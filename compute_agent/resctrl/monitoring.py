@@ -12,7 +12,6 @@ kernel itself assigns free counters to new groups.
 
 from __future__ import annotations
 
-import enum
 import errno
 import os
 import re
@@ -46,16 +45,6 @@ wrap-around.
 """
 
 
-class CounterState(enum.StrEnum):
-    """The words that the kernel writes into a counter file if it has no number."""
-
-    UNAVAILABLE = "Unavailable"
-    UNASSIGNED = "Unassigned"
-    ERROR = "Error"
-
-
-CounterValue = int | CounterState
-
 CounterKey = tuple[int, str]
 """The id of an L3 cache and the name of an event."""
 
@@ -65,11 +54,12 @@ class CounterSample:
     """The values of the counters of a group at one time.
 
     :ivar time: the time of the reading in monotonic seconds.
-    :ivar values: for each counter, the number that was read, or the reason why no number was read.
+    :ivar values: for each counter, the number that was read; None if the kernel has shown a word, such as
+        ``Unavailable``, in place of a number.
     """
 
     time: float
-    values: Mapping[CounterKey, CounterValue] = field(default_factory=dict)
+    values: Mapping[CounterKey, int | None] = field(default_factory=dict)
 
 
 def monitoring_group(group: str, name: str) -> str:
@@ -96,32 +86,6 @@ def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bo
     return True
 
 
-def parse_counter(text: str) -> CounterValue | None:
-    """The value in the text of a counter file; None for a text that no kernel writes."""
-    text = text.strip()
-    # A regular expression is used, because int() would also accept a sign and blanks.
-    if re.fullmatch(r"[0-9]+", text, re.ASCII):
-        return int(text)
-    try:
-        return CounterState(text)
-    except ValueError:
-        return None
-
-
-def counter_increase(before: CounterValue | None, now: CounterValue | None) -> int | None:
-    """The bytes between two readings of a bandwidth counter; None if either reading has no number.
-
-    If the counter went down, it has wrapped around or was reset to 0. After a reset, the result is the value
-    of the counter.
-    """
-    if not isinstance(before, int) or not isinstance(now, int):
-        return None
-    if now >= before:
-        return now - before
-    wrapped = now + 2**COUNTER_BITS - before
-    return wrapped if wrapped < PLAUSIBLE_BYTES else now
-
-
 class BandwidthTotals:
     """Totals of bandwidth counters for metrics.
 
@@ -144,7 +108,7 @@ class BandwidthTotals:
         found = {}
         for key, value in sample.values.items():
             # Occupancy is left out: it is a current amount, and its changes have no useful sum.
-            if key[1] == OCCUPANCY or not isinstance(value, int):
+            if key[1] == OCCUPANCY or value is None:
                 continue
             before = self._last.get(key)
             self._last[key] = (sample.time, value)
@@ -153,8 +117,10 @@ class BandwidthTotals:
                 self.bytes.setdefault(key, 0)
                 continue
             grown = value - before[1]
-            if grown < 0:  # The usual case needs no function call, because a round has thousands of counters.
-                grown = counter_increase(before[1], value) or 0
+            if grown < 0:
+                # The counter has wrapped around, or it was reset to 0 and its value is the increase.
+                wrapped = grown + 2**COUNTER_BITS
+                grown = wrapped if wrapped < PLAUSIBLE_BYTES else value
             self.bytes[key] += grown
             if sample.time > before[0]:
                 found[key] = grown / (sample.time - before[0])
@@ -418,9 +384,9 @@ def _make_sample(time: float, texts: Mapping[CounterKey, bytes]) -> CounterSampl
     # int() accepts bytes with a newline, so most samples need no decoding.
     try:
         return CounterSample(time, {key: int(text) for key, text in texts.items()})
-    except ValueError:  # Words instead of numbers are rare. This way of parsing takes four times as long.
-        parsed = {key: parse_counter(text.decode(errors="replace")) for key, text in texts.items()}
-        return CounterSample(time, {key: value for key, value in parsed.items() if value is not None})
+    except ValueError:  # Words instead of numbers are rare.
+        numbers = {key: int(text) if text.strip().isdigit() else None for key, text in texts.items()}
+        return CounterSample(time, numbers)
 
 
 def _read_place(where: int | str) -> bytes:
