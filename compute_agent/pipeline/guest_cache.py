@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from compute_agent.host.topology import HostTopology
+from compute_agent.model import cpuset
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.state import SavedGuest
@@ -70,6 +71,17 @@ class CachedGuest:
     def consumer_facts(self) -> ConsumerFacts:
         """The answers of Placement about the guest."""
         return ConsumerFacts(self.allocation, self.owner, self.without_room)
+
+    @property
+    def place_words(self) -> str:
+        """The last words of a message about the guest, with its CPUs, such as `` on dedicated CPUs 2-3``."""
+        if self.assignment is None:
+            return " on any CPU, and the agent leaves it there"
+        if self.assignment.dedicated:
+            kind = "dedicated CPUs"
+        else:
+            kind = "CPUs that no guest holds," if self.refusal else "shared CPUs"
+        return f" on {kind} {cpuset.format(self.assignment.cpus)}"
 
     @property
     def saved_guest(self) -> SavedGuest:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.events.event import EventKind, EventRecorder, NamedSubject
+from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model.guest import Allocation, Guest, GuestHolding, GuestMigration
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
@@ -21,7 +22,7 @@ from compute_agent.pipeline.enforcer import GuestEnforcer
 from compute_agent.pipeline.guest_cache import CachedGuest, ConsumerFacts, UnclaimedHolding
 from compute_agent.pipeline.guest_settings import GuestClassifier
 from compute_agent.pipeline.metrics import AgentMetrics
-from compute_agent.pipeline.placer import GuestPlacer, place_words
+from compute_agent.pipeline.placer import GuestPlacer
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.policy.policies import KernelPlacement
 from compute_agent.report.history import ConsumerOwner
@@ -75,6 +76,10 @@ class GuestLifecycle:
         """
         self._limits: Limits = {}
         self._owners: Mapping[str, ConsumerOwner] = {}
+        self._gone_devices: dict[str, dict[str, Guest]] = {}
+        """The guests that hold a vanished PCI device, by address of the device and uuid of the guest."""
+        self._unallocated: frozenset[str] = frozenset()
+        """Uuids of the guests for which the log already has a warning about a missing allocation."""
 
     def begin_with(
         self,
@@ -238,6 +243,42 @@ class GuestLifecycle:
                     entry.guest,
                     entry.guest.settings.qos_class,
                     entry.guest.deferred_class,
+                )
+
+    def warn_of_unallocated(self) -> None:
+        """Log a warning for each guest that has lost its allocation."""
+        unallocated = {entry.guest.uuid: entry for entry in self._cache if entry.allocation == {}}
+        for uuid in sorted(unallocated.keys() - self._unallocated):
+            entry = unallocated[uuid]
+            LOG.warning(
+                "Guest %s has no allocation on this host, and runs%s: see compute-agent audit",
+                entry.guest,
+                entry.place_words,
+            )
+        self._unallocated = frozenset(unallocated)
+
+    def compare_devices(self, before: ProviderTree, now: ProviderTree) -> None:
+        """Record held PCI devices that vanished, or are not offered any more, and devices that returned."""
+        had, has = ({node.uuid: node.device for node in tree.device_providers} for tree in (before, now))
+        for uuid in (uuid for uuid in had if uuid not in has):
+            for entry in self._cache:
+                if uuid in (entry.allocation or {}):
+                    self._gone_devices.setdefault(had[uuid], {})[entry.guest.uuid] = entry.guest
+                    self._recorder.record_done(
+                        LOG.warning,
+                        EventKind.DEVICE_GONE,
+                        entry.guest,
+                        "Guest %s holds the PCI device %s, which is gone, or not offered any more",
+                        had[uuid],
+                    )
+        for address in has.values():
+            for guest in self._gone_devices.pop(address, {}).values():
+                self._recorder.record_done(
+                    LOG.info,
+                    EventKind.DEVICE_BACK,
+                    guest,
+                    "The PCI device that guest %s held is back: %s",
+                    address,
                 )
 
     def _follow_migration(self, entry: CachedGuest, migration: GuestMigration | None) -> None:
@@ -434,7 +475,7 @@ class GuestLifecycle:
         entry = CachedGuest(guest, held, assignment, limits=limits, owner=owner)
         self._cache.add(entry)
         message = "Guest %s was not known to the agent before; it runs%s"
-        self._recorder.record_done(LOG.info, EventKind.FIND, guest, message, place_words(entry))
+        self._recorder.record_done(LOG.info, EventKind.FIND, guest, message, entry.place_words)
         self._placer.take_up(entry)
 
     def _held_before(self, guest: Guest, reported: Allocation | None = None) -> Allocation | None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from compute_agent.events.event import EventKind, EventRecorder
-from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import UNCONSTRAINED, Allocation, CpuAssignment, Guest
 from compute_agent.model.guest_settings import MemoryType
@@ -349,7 +348,7 @@ class GuestPlacer:
                 entry.guest,
                 "Guest %s does not get the CPUs that it needs: %s; it runs%s",
                 reason,
-                place_words(entry),
+                entry.place_words,
             )
 
     def _leave_in_place(self, entry: CachedGuest, reason: str) -> None:
@@ -399,7 +398,7 @@ class GuestPlacer:
             self.place_reason(entry.allocation),
         )
         self._recorder.record_done(
-            LOG.info, EventKind.MOVE, entry.guest, told, move.gain, place_words(entry), reason=reason
+            LOG.info, EventKind.MOVE, entry.guest, told, move.gain, entry.place_words, reason=reason
         )
 
     def place_reason(self, allocation: Allocation | None) -> str:
@@ -418,7 +417,7 @@ class GuestPlacer:
     def _tell_place(self, entry: CachedGuest, message: str) -> None:
         reason = self.place_reason(entry.allocation)
         self._recorder.record_done(
-            LOG.info, EventKind.PLACE, entry.guest, message, place_words(entry), reason=reason
+            LOG.info, EventKind.PLACE, entry.guest, message, entry.place_words, reason=reason
         )
 
     def read_back(self, guest: Guest, found: KernelPlacement) -> CpuAssignment | None:
@@ -439,14 +438,3 @@ def stray_warning(uuid: str, stray: str, name: str = "") -> str:
         f"Guest {full_name(name, uuid)} stays where it is, and no other guest gets its CPUs, but {stray}:"
         f" compute-agent guest move {uuid} moves it into the current CPU sets"
     )
-
-
-def place_words(entry: CachedGuest) -> str:
-    """The last words of a message about a guest, with its CPUs, such as `` on dedicated CPUs 2-3``."""
-    if entry.assignment is None:
-        return " on any CPU, and the agent leaves it there"
-    if entry.assignment.dedicated:
-        kind = "dedicated CPUs"
-    else:
-        kind = "CPUs that no guest holds," if entry.refusal else "shared CPUs"
-    return f" on {kind} {cpuset.format(entry.assignment.cpus)}"

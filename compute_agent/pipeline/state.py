@@ -112,8 +112,7 @@ class StateFile:
             if used.issuperset(split_names(self._state.driver)):
                 used.add("")
             guests = {uuid: guest for uuid, guest in self._state.guests.items() if guest.driver in used}
-            self._state = replace(self._state, driver=driver, guests=guests)
-            self._write()
+            self._write(replace(self._state, driver=driver, guests=guests))
 
     def keep_guests(
         self,
@@ -122,26 +121,18 @@ class StateFile:
         migrations: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Replace guests, allocations without a guest, and migrations, and wait until they are on disk."""
-        with self._lock:
-            self._state = replace(
-                self._state, guests=dict(guests), unclaimed=dict(unclaimed), migrations=dict(migrations)
-            )
-            self._write()
+        self._keep_parts(guests=dict(guests), unclaimed=dict(unclaimed), migrations=dict(migrations))
 
     def keep_owned(self, owned: Ownership) -> None:
         """Replace the classes and traits that the agent owns in Placement.
 
         The data is on disk when this method returns.
         """
-        with self._lock:
-            self._state = replace(self._state, owned=dict(owned))
-            self._write()
+        self._keep_parts(owned=dict(owned))
 
     def keep_nova_root(self, root: NovaRoot | None) -> None:
         """Replace the root provider of nova-compute, and wait until it is on disk."""
-        with self._lock:
-            self._state = replace(self._state, nova_root=root)
-            self._write()
+        self._keep_parts(nova_root=root)
 
     @property
     def former_values(self) -> FormerValues:
@@ -150,9 +141,7 @@ class StateFile:
 
     def keep_former_values(self, former: FormerValues) -> None:
         """Replace the former contents of kernel files, and wait until they are on disk."""
-        with self._lock:
-            self._state = replace(self._state, former_values=former)
-            self._write()
+        self._keep_parts(former_values=former)
 
     @property
     def former_watermarks(self) -> Any:
@@ -164,28 +153,27 @@ class StateFile:
 
         :raises OSError: the file could not be written; the next write of the file removes this state.
         """
-        with self._lock:
-            self._state = replace(self._state, former_watermarks=None)
-            self._write()
+        self._keep_parts(former_watermarks=None)
 
     def keep_history(self, history: PlacementHistory) -> None:
         """Replace the history of Placement's database, and wait until it is on disk."""
-        with self._lock:
-            self._state = replace(self._state, history=history)
-            self._write()
+        self._keep_parts(history=history)
 
     def keep_maintenance(self, maintenance: HostMaintenance) -> None:
         """Replace the operator's request for maintenance, and wait until it is on disk."""
-        with self._lock:
-            self._state = replace(self._state, maintenance=maintenance)
-            self._write()
+        self._keep_parts(maintenance=maintenance)
 
-    def _write(self) -> None:
+    def _keep_parts(self, **parts: Any) -> None:
+        """Replace fields of the state, by name, and wait until the new values are on disk."""
+        with self._lock:
+            self._write(replace(self._state, **parts))
+
+    def _write(self, state: AgentState) -> None:
+        self._state = state
         # Most events do not change the saved state, and a write waits for an fsync(2).
-        if self._state == self._saved:
-            return
-        write_durably(self.path, dump(self._state))
-        self._saved = self._state
+        if state != self._saved:
+            write_durably(self.path, dump(state))
+            self._saved = state
 
 
 def look_up(path: Path) -> AgentState:

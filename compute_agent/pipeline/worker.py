@@ -54,8 +54,7 @@ from compute_agent.pipeline.guest_settings import GuestClassifier, ManualSetting
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.lifecycle import GuestLifecycle, Limits, observe_guest
 from compute_agent.pipeline.metrics import AgentMetrics
-from compute_agent.pipeline.overview import GuestOverview, HeldDeviceWatch
-from compute_agent.pipeline.placer import GuestPlacer, place_words
+from compute_agent.pipeline.placer import GuestPlacer
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.policy.base import PlacementRefusal
 from compute_agent.report.history import ConsumerOwner
@@ -116,7 +115,6 @@ class GuestPipeline:
         """
         self._driver = driver
         self._recorder = recorder = recorder or EventRecorder()
-        self._devices = HeldDeviceWatch(recorder)
         self.foreign_devices: frozenset[str] = frozenset()
         """Addresses of the PCI devices that other programs reported to Placement at the last report."""
         self._enforcer = GuestEnforcer(controllers, metrics, recorder, read_online)
@@ -130,7 +128,6 @@ class GuestPipeline:
         self._lifecycle = GuestLifecycle(
             driver, self._placer, self._enforcer, metrics, recorder, self._classifier
         )
-        self._overview = GuestOverview(self._cache, driver, metrics)
         self._applied = 0.0
         """The time, in monotonic seconds, at which the controllers last ran."""
         # The queue has no bound: a sender that waited for space might hold a lock that the worker needs.
@@ -326,7 +323,7 @@ class GuestPipeline:
     def _carry_out(self, event: Event) -> GuestView | CpuAssignment | None:
         if isinstance(event, HostStateChanged):
             tree, self._placer.host_state = self.host_state.tree, event.host_state
-            self._devices.compare_trees(tree, event.host_state.tree, self._cache)
+            self._lifecycle.compare_devices(tree, event.host_state.tree)
             if event.controllers is not None:
                 self._enforcer.use_controllers(event.controllers)
         # The online CPUs are read at each event, because no event reports that CPUs go offline or come
@@ -445,7 +442,7 @@ class GuestPipeline:
     def _tell_start(self, entry: CachedGuest, message: str) -> None:
         guest, reason = entry.guest, self._placer.place_reason(entry.allocation)
         self._recorder.record_done(
-            LOG.info, EventKind.START, guest, message, guest.pid, place_words(entry), reason=reason
+            LOG.info, EventKind.START, guest, message, guest.pid, entry.place_words, reason=reason
         )
 
     def _admit_guest(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, CpuAssignment | None]:
@@ -537,7 +534,7 @@ class GuestPipeline:
                 self._placer.place_reason(entry.allocation),
             )
             self._recorder.record_done(
-                LOG.info, EventKind.MOVE, entry.guest, told, place_words(entry), reason=reason
+                LOG.info, EventKind.MOVE, entry.guest, told, entry.place_words, reason=reason
             )
             self._finish_event()
         return place
@@ -576,7 +573,7 @@ class GuestPipeline:
         # The time is recorded before the save, because the time until a guest is pinned does not include the
         # write of the file.
         self._applied = time.monotonic()
-        self._overview.warn_of_unallocated()
+        self._lifecycle.warn_of_unallocated()
         guests = {entry.guest.uuid: entry.saved_guest for entry in self._cache}
         try:
             unclaimed = {consumer: one.allocation for consumer, one in self._cache.unclaimed.items()}
@@ -589,5 +586,7 @@ class GuestPipeline:
 
     def update_gauges(self) -> None:
         """Set the gauges of guests and of pending changes."""
-        self._overview.show_gauges(self.guest_views())
+        self._metrics.show_guests(list(self._cache), self.guest_views())
+        self._metrics.lost_guests.set(len(self._driver.lost_guests()))
+        self._metrics.excluded_guests.set(len(self._driver.excluded_guests()))
         self._enforcer.update_gauges()
