@@ -62,8 +62,12 @@ def parse(version: int, content: bytes, read: Callable[[Any], T]) -> T:
     """
     try:
         document = json.loads(content)
-        if document["version"] != version:
-            raise ValueError(f"version {document['version']!r} is not {version}")
+        found = document["version"]
+        if found != version:
+            # Exact types are compared, because True is an instance of int, too.
+            later = type(found) is int and found > version
+            origin = ": a later release wrote it, which can use it again" if later else ""
+            raise ValueError(f"version {found!r} is not {version}{origin}")
         return read(document)
     # The document can be any JSON: a list in place of an object, a deep nesting, a missing key. Callers
     # rename a damaged file, and expect one kind of error for it.

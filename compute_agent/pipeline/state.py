@@ -8,7 +8,6 @@ the file could not be written; the next call tries again.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
@@ -241,40 +240,32 @@ def parse(content: bytes) -> AgentState:
 
     :raises ValueError: the content is damaged, or of another version; the text has the reason.
     """
-    try:
-        document = json.loads(content)
-        version = document["version"]
-        if version != VERSION:
-            # Exact types are compared, because True is an instance of int, too.
-            later = type(version) is int and version > VERSION
-            origin = ": a later release wrote it, which can use it again" if later else ""
-            raise ValueError(f"version {version!r} is not {VERSION}{origin}")
-        data = kept_json.checked_data(document)
-        # Former releases wrote no driver of a guest: all guests had the driver of the host.
-        driver = str(data.get("driver", ""))
-        return AgentState(
-            guests={uuid: _guest_from_json(guest, driver) for uuid, guest in data["guests"].items()},
-            owned={
-                uuid: OwnedNames(
-                    frozenset(owned["classes"]),
-                    frozenset(owned["traits"]),
-                    frozenset((name, field, value) for name, field, value in owned.get("written", ())),
-                )
-                for uuid, owned in data["owned"].items()
-            },
-            # get() is for parts that files of former releases do not have.
-            unclaimed={uuid: _allocation_to_json(held) for uuid, held in data.get("unclaimed", {}).items()},
-            migrations={str(one): str(guest) for one, guest in data.get("migrations", {}).items()},
-            driver=driver,
-            maintenance=_parse_maintenance(data.get("maintenance")),
-            nova_root=_nova_root(data.get("nova_root")),
-            former_values=_former_values(data.get("former_values")),
-            history=_parse_history(data.get("history")),
-            former_watermarks=data.get("qos"),
-        )
-    # RecursionError: a damaged file can have more nested brackets than json supports.
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
+    return kept_json.parse(VERSION, content, lambda document: _read_state(kept_json.checked_data(document)))
+
+
+def _read_state(data: Any) -> AgentState:
+    # Former releases wrote no driver of a guest: all guests had the driver of the host.
+    driver = str(data.get("driver", ""))
+    return AgentState(
+        guests={uuid: _guest_from_json(guest, driver) for uuid, guest in data["guests"].items()},
+        owned={
+            uuid: OwnedNames(
+                frozenset(owned["classes"]),
+                frozenset(owned["traits"]),
+                frozenset((name, field, value) for name, field, value in owned.get("written", ())),
+            )
+            for uuid, owned in data["owned"].items()
+        },
+        # get() is for parts that files of former releases do not have.
+        unclaimed={uuid: _allocation_to_json(held) for uuid, held in data.get("unclaimed", {}).items()},
+        migrations={str(one): str(guest) for one, guest in data.get("migrations", {}).items()},
+        driver=driver,
+        maintenance=_parse_maintenance(data.get("maintenance")),
+        nova_root=_nova_root(data.get("nova_root")),
+        former_values=_former_values(data.get("former_values")),
+        history=_parse_history(data.get("history")),
+        former_watermarks=data.get("qos"),
+    )
 
 
 def _load(path: Path) -> AgentState:
