@@ -20,10 +20,7 @@ _PAIRS: Final = (("min_frequency", "max_frequency"), ("uncore_min_frequency", "u
 
 
 def parse_cpu_classes(conf: cfg.ConfigOpts) -> dict[str, CpuClass]:
-    """Read the sections ``[cpu_class:NAME]``, by name.
-
-    :raises ConfigError: an option is wrong; the text names section and option.
-    """
+    """Read the sections ``[cpu_class:NAME]``, by name."""
     return {name: _cpu_class(name, options) for name, options in family_sections(conf, CPU_CLASS)}
 
 
@@ -105,7 +102,6 @@ def parse_cpu_pools(conf: cfg.ConfigOpts, guest_classes: Collection[str]) -> tup
     """Read the sections ``[cpu_pool:NAME]``, in the order of their names.
 
     :param guest_classes: the names of all classes of guests.
-    :raises ConfigError: an option is wrong; the text names section and option.
     """
     return tuple(_cpu_pool(name, options, guest_classes) for name, options in family_sections(conf, CPU_POOL))
 

@@ -84,10 +84,7 @@ class AllowedSettings:
 
     @classmethod
     def parse_entries(cls, option: str, entries: Iterable[str], known: KnownClasses) -> AllowedSettings:
-        """Parse a list of ``SETTING`` and ``SETTING=VALUE``.
-
-        :raises ConfigError: an entry names no setting, or a value that the setting cannot have.
-        """
+        """Parse a list of ``SETTING`` and ``SETTING=VALUE``."""
         values: dict[str, frozenset[Any] | None] = {}
         for entry in sorted(entries):
             setting, separator, text = map(str.strip, entry.partition("="))
@@ -347,10 +344,7 @@ def _image_settings(facts: GuestFacts) -> Iterator[tuple[str, str, str]]:
 
 
 def parse_known_classes(conf: cfg.ConfigOpts) -> KnownClasses:
-    """Read the names of all configured classes.
-
-    :raises ConfigError: an option of a class is wrong; the text names section and option.
-    """
+    """Read the names of all configured classes."""
     return KnownClasses(
         frozenset(parse_classes(conf).classes),
         frozenset(parse_blockio_classes(conf)),
@@ -362,7 +356,6 @@ def parse_policy(conf: cfg.ConfigOpts, follows: bool = False) -> ClassificationP
     """Read the configuration of classification.
 
     :param follows: whether another program (Nova) pins the guests of this host to CPUs.
-    :raises ConfigError: an option is wrong; the text names section and option.
     """
     known = parse_known_classes(conf)
     options = conf.guests

@@ -1,6 +1,8 @@
 """The interface of controllers.
 
-A controller sets one kind of kernel settings, describes changes, and undoes them.
+A controller sets one kind of kernel settings, describes changes, and undoes them. A method that handles one
+guest raises GuestGoneError if the guest has ended. All methods raise DriverError or OSError if settings
+cannot be read or changed now; the worker calls again.
 
 A new controller implements :class:`KernelController`. A controller that handles one guest at a time inherits
 from :class:`GuestController`, a controller that handles all guests together in sync() from
@@ -141,8 +143,6 @@ class KernelController(Protocol):
 
         :param targets: the targets of all guests.
         :param zones: the resource providers of this host's zones (NUMA nodes and caches).
-        :raises DriverError: the values cannot be set now; the worker calls again.
-        :raises OSError: the values cannot be set now; the worker calls again.
         """
         ...
 
@@ -150,9 +150,6 @@ class KernelController(Protocol):
         """Act on the process of a guest that is still starting.
 
         The target has no assignment, because libvirt itself sets CPUs and memory during the start.
-
-        :raises DriverError: the change is not possible now.
-        :raises OSError: the change is not possible now.
         """
         if self.acts_early:
             self.apply(target)
@@ -161,10 +158,6 @@ class KernelController(Protocol):
         """Describe for the log how the kernel's settings of a guest differ from its target.
 
         The result is None if they agree.
-
-        :raises GuestGoneError: the guest has ended.
-        :raises DriverError: the settings cannot be read.
-        :raises OSError: the settings cannot be read.
         """
         ...
 
@@ -172,20 +165,13 @@ class KernelController(Protocol):
         """Compare the kernel's settings of a guest with its target, write differences, and read them back.
 
         :return: whether a setting was written.
-        :raises GuestGoneError: the guest has ended.
-        :raises DriverError: the change is not possible now.
-        :raises OSError: the change is not possible now.
         """
         ...
 
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """The changes that sync() and apply() would make for these targets. Nothing is written.
-
-        :raises DriverError: settings that depend on several guests cannot be read.
-        :raises OSError: settings that depend on several guests cannot be read.
-        """
+        """The changes that sync() and apply() would make for these targets. Nothing is written."""
         ...
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
@@ -245,10 +231,7 @@ class GuestController(KernelController, Protocol):
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
     def list_refusals(self, target: GuestTarget) -> Iterable[str]:
-        """Messages about requests of a guest that cannot be met now.
-
-        :raises GuestGoneError: the guest has ended.
-        """
+        """Messages about requests of a guest that cannot be met now."""
         return ()
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
@@ -263,11 +246,7 @@ class GuestController(KernelController, Protocol):
                 yield failed_item(self.release_kind, str(guest), error)
 
     def list_written(self, guest: Guest, online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The settings of one guest that the agent wrote; see :meth:`KernelController.release`.
-
-        :raises GuestGoneError: the guest has ended.
-        :raises DriverError: the settings cannot be read.
-        """
+        """The settings of one guest that the agent wrote; see :meth:`KernelController.release`."""
         ...
 
     def plan_changes(
@@ -291,7 +270,5 @@ class GuestController(KernelController, Protocol):
         """The text for a planned change in a dry run.
 
         :param difference: the result of describe_drift().
-        :raises GuestGoneError: the guest has ended.
-        :raises DriverError: the settings cannot be read.
         """
         return difference

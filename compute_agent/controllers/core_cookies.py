@@ -4,7 +4,8 @@ The kernel lets threads run on the two hyperthreads of a core only if they have 
 cookie. :mod:`compute_agent.schedules` decides and sets cookies. The controller passes groups of guests to
 that package, and turns the results into messages. All guests are handled together in sync(), because guests
 of a group share a cookie. A function that reads or sets cookies raises NoSiblingsError if no core has two
-threads online.
+threads online, and CookieError if the kernel refuses. A function that reads or writes the notes raises
+OSError.
 """
 
 from __future__ import annotations
@@ -123,11 +124,7 @@ class CoreCookieController(HostController):
         self._own_problem = problem
 
     def _bring_about(self, guests: Sequence[Guest], groups: Mapping[str, str]) -> None:
-        """Plan and change cookies in a limited number of passes, until no change is left.
-
-        :raises OSError: the notes cannot be written.
-        :raises NoSiblingsError: no core has two threads online, so there is nothing to separate.
-        """
+        """Plan and change cookies in a limited number of passes, until no change is left."""
         failed: dict[str, str] = {}
         for number in range(_ROUNDS):
             former = self._store.kept_notes
@@ -174,8 +171,6 @@ class CoreCookieController(HostController):
         """Write the notes of the plan, and keep the notes of all other running guests.
 
         Notes of guests with unreadable cookies are kept, too.
-
-        :raises OSError: the notes cannot be written.
         """
         seen = {guest.uuid for guest in guests if guest.uuid not in failed}
         others = {
@@ -236,7 +231,6 @@ class CoreCookieController(HostController):
 
         :raises DriverError: the kernel refuses the change, or the guest creates threads faster than the agent
             changes them.
-        :raises OSError: the notes cannot be written.
         """
         failed: dict[str, str] = {}
         try:
@@ -274,8 +268,6 @@ class CoreCookieController(HostController):
         """Decide on the cookies of these guests.
 
         Guests in ``failed`` are left out; guests that cannot be read are added to ``failed``.
-
-        :raises OSError: the notes cannot be read.
         """
         notes = self._store.kept_notes
         # If any guest has a group, all guests are read, because a guest of any class can have the same
@@ -291,10 +283,7 @@ class CoreCookieController(HostController):
         return decide_cookies([one for one in found if one is not None], notes)
 
     def _read_guest(self, guest: Guest, group: str) -> CookieGuest | None:
-        """A guest with the cookies of its threads; None if the guest has ended.
-
-        :raises CookieError: the kernel does not show a cookie.
-        """
+        """A guest with the cookies of its threads; None if the guest has ended."""
         main = procfs.identify_process(guest.pid) if guest.pid else None
         if main is None:
             return None

@@ -257,11 +257,7 @@ class CpuClassController(HostController):
             yield ReleaseItem("CPU classes", "host", detail, self._give_back)
 
     def _give_back(self) -> None:
-        """Write the former content of all files again.
-
-        :raises DriverError: the kernel refuses a value.
-        :raises OSError: the saved content cannot be read or written.
-        """
+        """Write the former content of all files again."""
         # A controller without CPU classes wants no file, so its sync() writes back all saved content.
         unconfigured = CpuClassController(self._driver, NO_CPU_CLASSES, self._store, self._files)
         unconfigured.sync((), ())

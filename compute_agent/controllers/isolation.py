@@ -204,11 +204,7 @@ class IsolationController(HostController):
             yield ReleaseItem("isolation", "host", detail, self._give_back)
 
     def _give_back(self) -> None:
-        """Write all original masks back.
-
-        :raises DriverError: the kernel refuses a mask.
-        :raises OSError: the saved masks cannot be read or written.
-        """
+        """Write all original masks back."""
         status = self._isolator.bring_about(IsolationDemand())
         if left := self._count_changes():
             raise DriverError("; ".join(status.refusal_sentences) or f"{left} masks")

@@ -3,7 +3,7 @@
 Only guest CPUs that run on dedicated CPUs get a realtime schedule. The controller acts in each sync(),
 because a guest can create threads at any time, and new threads start with the usual schedule. A schedule that
 another program changes counts as drift. A function for one guest raises GuestGoneError if the guest has
-ended.
+ended, and OSError if the kernel refuses a change or the notes cannot be written.
 """
 
 from __future__ import annotations
@@ -147,10 +147,7 @@ class RealtimeController(GuestController):
             yield ReleaseItem(self.name, str(guest), detail, partial(self._give_back, guest))
 
     def _give_back(self, guest: Guest) -> None:
-        """Give the threads of a guest the usual schedule again.
-
-        :raises OSError: the kernel refuses, or the note cannot be removed.
-        """
+        """Give the threads of a guest the usual schedule again."""
         for tid, schedule in self._plan_lifting(guest).items():
             self._write(tid, schedule)
         if not self._plan_lifting(guest):
@@ -197,10 +194,7 @@ class RealtimeController(GuestController):
         return bool(done), reasons
 
     def _restore_nice(self, guest: Guest, tids: Collection[int]) -> None:
-        """Give new threads, which start with nice value 0, the nice value of the main thread.
-
-        :raises OSError: the kernel refuses the change.
-        """
+        """Give new threads, which start with nice value 0, the nice value of the main thread."""
         nice = self._schedules.read_nice(guest.pid) or 0
         for tid in tids if nice else ():
             with contextlib.suppress(ProcessLookupError):
@@ -208,10 +202,7 @@ class RealtimeController(GuestController):
                     self._schedules.write_nice(tid, nice)
 
     def _set_strangers_back(self, guest: Guest, done: Mapping[int, ThreadSchedule]) -> None:
-        """Give the usual schedule to threads of other processes that reuse the ids of ended guest threads.
-
-        :raises OSError: the kernel refuses.
-        """
+        """Give the usual schedule to threads of other processes that reuse the ids of ended guest threads."""
         present: frozenset[int] = frozenset()
         with contextlib.suppress(GuestGoneError):
             present = self._driver.thread_ids(guest) if done else present
@@ -233,10 +224,7 @@ class RealtimeController(GuestController):
         return main is not None and note_of(notes, guest.uuid, main) is not None
 
     def _keep_note(self, guest: Guest, priority: int | None) -> None:
-        """Record the realtime priority of a guest in its note; None stands for no priority.
-
-        :raises OSError: the note cannot be written.
-        """
+        """Record the realtime priority of a guest in its note; None stands for no priority."""
         main = procfs.identify_process(guest.pid)
         if main is None:
             raise GuestGoneError(f"guest {guest} has ended")
@@ -244,10 +232,7 @@ class RealtimeController(GuestController):
         LOG.info("Guest %s gets realtime priority %s", guest, priority)
 
     def _drop_note(self, guest: Guest) -> None:
-        """Remove the note of a guest that no longer has priorities.
-
-        :raises OSError: the note cannot be dropped.
-        """
+        """Remove the note of a guest that no longer has priorities."""
         # These threads began after the threads of the guest were listed.
         self._restore_nice(guest, self._driver.vcpu_threads(guest))
         notes = self._store.kept_notes

@@ -337,11 +337,7 @@ class ResctrlController(KernelController):
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """The changes that sync() would make to groups.
-
-        :raises OSError: the groups cannot be read.
-        :raises DriverError: the content of a group cannot be understood.
-        """
+        """The changes that sync() would make to groups."""
         present = self._read_present()
         host = self.control.build_layout(present)
         wanted = cache_demands(without_preserved(targets), zones, host, present).cache_demands

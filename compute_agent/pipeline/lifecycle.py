@@ -431,10 +431,7 @@ class GuestLifecycle:
             self._cache.unclaimed[uuid] = UnclaimedHolding(saved.allocation, time.monotonic())
 
     def reconcile_guests(self) -> None:
-        """Update the cache from the driver's list of guests, and mark guests with drifted settings.
-
-        :raises DriverError: the driver cannot list the guests.
-        """
+        """Update the cache from the driver's list of guests, and mark guests with drifted settings."""
         awaited = self._awaited or frozenset()
         with procfs.sharing_reads() as readings:
             running = self._list_known(awaited)

@@ -71,7 +71,6 @@ def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bo
     """Make a monitoring group. If the group exists already, the function does nothing.
 
     :return: whether the group exists; False if the kernel has no free RMID for it.
-    :raises ResctrlError: the kernel refuses the group for another reason.
     """
     try:
         files.make_folder(monitoring_group(group, name))
@@ -288,7 +287,6 @@ class CounterFiles:
         """Read the counters of one group.
 
         :param time: the time of the reading, in monotonic seconds.
-        :raises ResctrlError: the group or one of its caches does not exist any more.
         """
         found = self.read_samples([group], time)[group]
         if isinstance(found, ResctrlError):
@@ -471,10 +469,7 @@ def plan_assignments(
 
 
 def apply_assignment(files: ResctrlFilesystem, one: CounterAssignment) -> None:
-    """Assign or release one counter.
-
-    :raises ResctrlError: the kernel refuses the change.
-    """
+    """Assign or release one counter."""
     cache, event = one.slot
     state = ASSIGNED if one.assign else FREE
     files.write_file(group_path(one.group, ASSIGNMENTS), f"{event}:{cache}={state}\n")

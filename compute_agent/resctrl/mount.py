@@ -171,7 +171,6 @@ def open_handle(mount: ResctrlMount, options: ResctrlOptions, root: Path = Path(
     """Read the capabilities of a mount.
 
     :param root: the folder that contains ``proc`` of the machine.
-    :raises ResctrlError: the default group cannot be read.
     :raises BadSchemataError: the schemata of the default group cannot be parsed.
     """
     files = ResctrlFilesystem(mount.path)
@@ -191,7 +190,6 @@ def read_platform(
 
     :param cpuinfo: the text of /proc/cpuinfo.
     :param options: the mount options of the resctrl filesystem, such as ``cdp``.
-    :raises ResctrlError: the schemata of the default group cannot be read.
     :raises BadSchemataError: the schemata of the default group cannot be parsed.
     """
     # The ids come from the schemata: info does not contain them, and they have gaps where a socket has no
