@@ -33,7 +33,6 @@ from compute_agent.controllers.cpu_class_plan import ClassBinding
 from compute_agent.controllers.emulator import (
     STAYING_EMULATORS,
     EmulatorController,
-    EmulatorCpus,
     EmulatorSettings,
 )
 from compute_agent.controllers.isolation import NO_ISOLATION, IsolationController, IsolationSettings
@@ -95,10 +94,8 @@ def build_controllers(
         ),
         emulator=EmulatorSettings(
             conf.isolation.emulator == MOVE,
-            EmulatorCpus(
-                host_state.cpu_sets.emulator - host_state.cpu_sets.pooled,
-                {node.id: node.cpus for node in host_state.topology.numa_nodes},
-            ),
+            host_state.cpu_sets.emulator - host_state.cpu_sets.pooled,
+            {node.id: node.cpus for node in host_state.topology.numa_nodes},
         ),
         isolation=IsolationSettings(
             {name: one.isolation for name, one in known.items()},

@@ -39,15 +39,17 @@ from compute_agent.controllers.cpu_class_plan import (
     ClassBinding,
     CpuClassPlan,
     FileSetting,
+    ParkingRules,
     bind_guest,
+    choose_parked,
     decide_files,
+    idle_since,
     in_words,
     make_claims,
     online_file,
     parked_offline,
 )
-from compute_agent.controllers.idle_cores import IdleTimes, ParkingRules, choose_parked
-from compute_agent.drivers.base import CpuTuning, RunningGuests
+from compute_agent.drivers.base import GuestDriver
 from compute_agent.host import cpu_power, kernel_files
 from compute_agent.host.cpu_power import CpuPower, read_cpu_power
 from compute_agent.inventory.provider_tree import ProviderNode
@@ -159,7 +161,7 @@ class CpuClassController(HostController):
 
     def __init__(
         self,
-        driver: ObservedGuests,
+        driver: GuestDriver,
         configured: CpuClasses,
         store: FormerStore,
         files: KernelFiles,
@@ -176,7 +178,7 @@ class CpuClassController(HostController):
         # With parking, each round compares the files, because no event reports that a core has become idle.
         self.compare_rounds = 1 if configured.parking else FOREIGN_ROUNDS
         self._clock = clock
-        self._idle = IdleTimes()
+        self._idle_since: Mapping[int, float] = {}
         self._driver = driver
         self._configured = configured
         self._store = store
@@ -308,11 +310,11 @@ class CpuClassController(HostController):
         if rules is None:
             return frozenset()
         used, now = frozenset[int]().union(*map(self._used_cpus, targets)), self._clock()
-        since = self._idle.note_used(rules.cpus, used, now)
+        self._idle_since = idle_since(self._idle_since, rules.cpus, used, now)
         # After a start of the agent the status is empty. Offline CPUs then show which CPUs the former agent
         # parked.
         parked = self.status.parked | (self._offline_cpus() & rules.cpus)
-        return choose_parked(rules, used, parked, {} if lost else since, now)
+        return choose_parked(rules, used, parked, {} if lost else self._idle_since, now)
 
     def _used_cpus(self, target: GuestTarget) -> frozenset[int]:
         """The CPUs that a guest holds, may run on, or is pinned to by its definition."""
@@ -429,10 +431,6 @@ class CpuClassController(HostController):
             if has_own and bound.cpu_class and (reasons := by_class.get(bound.cpu_class.name)):
                 refused[target.guest.uuid] = reasons
         self.refused = refused
-
-
-class ObservedGuests(RunningGuests, CpuTuning, Protocol):
-    """The part of a driver that this controller needs: lost guests, and the CPUs that guests may use."""
 
 
 def cpu_class_status(controllers: Iterable[KernelController]) -> CpuClassStatus:

@@ -34,13 +34,15 @@ _SHOWN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class EmulatorCpus:
-    """The CPUs of a host on which threads that run no guest CPU belong.
+class EmulatorSettings:
+    """The configuration of controller ``emulator``.
 
+    :ivar moves: whether threads are moved (``[isolation] emulator``).
     :ivar shared: the CPUs in the option ``cpu_shared_set``.
     :ivar nodes: the CPUs of each NUMA node, by number of the node.
     """
 
+    moves: bool = False
     shared: CpuSet = frozenset()
     nodes: Mapping[int, CpuSet] = field(default_factory=dict)
 
@@ -78,18 +80,6 @@ NO_SHARED: Final = "no shared CPU is free for them"
 NO_PIN: Final = (
     "the kernel does not move them, or the domain's definition has no pin that they could get back"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class EmulatorSettings:
-    """The configuration of controller ``emulator``.
-
-    :ivar moves: whether threads are moved (``[isolation] emulator``).
-    :ivar cpus: the CPUs that moved threads can get.
-    """
-
-    moves: bool = False
-    cpus: EmulatorCpus = field(default_factory=EmulatorCpus)
 
 
 STAYING_EMULATORS: Final = EmulatorSettings()
@@ -177,4 +167,4 @@ class EmulatorController(GuestController):
     def _choose_cpus(self, target: GuestTarget) -> CpuSet:
         if target.assignment is None:
             return frozenset()
-        return self._settings.cpus.choose_cpus(target.assignment, self._held, target.online)
+        return self._settings.choose_cpus(target.assignment, self._held, target.online)

@@ -96,15 +96,11 @@ class IsolationController(HostController):
         :param own_threads: the agent's own threads, which also avoid quiet CPUs.
         """
         self._driver = driver
-        self._settings = settings
+        self.settings = settings
         self._isolator = HostIsolator(reader, store, count_drift, ownership)
         self._own_threads = own_threads or OwnThreads()
         self._demand = IsolationDemand()
         self._realtime: CpuSet = frozenset()
-
-    def level_of(self, settings: GuestSettings) -> IsolationLevel:
-        """The isolation level of a guest with these settings."""
-        return self._settings.level_of(settings)
 
     @property
     def status(self) -> IsolationStatus:
@@ -122,7 +118,7 @@ class IsolationController(HostController):
         refused = dict(self.refused)
         for target in without_preserved(targets):
             placed = target.assignment is not None and not target.assignment.held_cpus
-            level = self._settings.level_of(target.guest.settings)
+            level = self.settings.level_of(target.guest.settings)
             if placed and level.is_quiet:
                 refused[target.guest.uuid] = (_NONE_HELD.format(level),)
         self.refused = refused
@@ -153,7 +149,7 @@ class IsolationController(HostController):
         held = (
             target.assignment.held_cpus
             for target in targets
-            if target.assignment and target.guest.settings.qos_class in self._settings.realtime
+            if target.assignment and target.guest.settings.qos_class in self.settings.realtime
         )
         return frozenset().union(*held)
 
@@ -165,7 +161,7 @@ class IsolationController(HostController):
         if not (realtime := self._realtime_cpus([target])) <= self._realtime:
             self._realtime |= realtime
             self._move_own_threads()
-        if self._settings.level_of(target.guest.settings) is not IsolationLevel.ALONE:
+        if self.settings.level_of(target.guest.settings) is not IsolationLevel.ALONE:
             return False
         held = self._demand_of(target, frozenset())
         if not held.alone or held.cpus <= self.status.alone:
@@ -221,7 +217,7 @@ class IsolationController(HostController):
         # ended.
         unknown = self._driver.lost_guests() or self._driver.awaited_drivers
         kept = self._isolator.kept_originals.quiet if unknown else frozenset()
-        return IsolationDemand(guests, self._settings.dedicated, self._settings.nodes, kept)
+        return IsolationDemand(guests, self.settings.dedicated, self.settings.nodes, kept)
 
     def _demand_of(self, target: GuestTarget, preserved: Collection[str]) -> HeldCpus:
         guest, assignment = target.guest, target.assignment
@@ -231,7 +227,7 @@ class IsolationController(HostController):
             # processes.
             return HeldCpus(guest.uuid, frozenset(), pid=guest.pid, group=group)
         held = assignment.held_cpus if guest.uuid not in preserved else frozenset()
-        level = self._settings.level_of(guest.settings)
+        level = self.settings.level_of(guest.settings)
         return HeldCpus(
             guest.uuid,
             assignment.held_cpus,
@@ -252,7 +248,7 @@ def isolation_status(controllers: Iterable[KernelController]) -> IsolationStatus
 def isolation_level(controllers: Iterable[KernelController], settings: GuestSettings) -> IsolationLevel:
     """The isolation level of a guest by controller ``isolation``; ``shared`` without the controller."""
     found = find_controller(controllers, IsolationController)
-    return IsolationLevel.SHARED if found is None else found.level_of(settings)
+    return (IsolationSettings() if found is None else found.settings).level_of(settings)
 
 
 def count_isolation(registry: CollectorRegistry, controllers: ControllersInForce) -> None:

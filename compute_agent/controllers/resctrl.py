@@ -27,7 +27,6 @@ from compute_agent.controllers.base import (
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
 from compute_agent.inventory.provider_tree import ProviderNode
-from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Allocation, Guest
 from compute_agent.model.messages import DriverError, GuestGoneError, printable_text
 from compute_agent.model.resource import (
@@ -85,7 +84,10 @@ def cache_demands(
         demand, reasons = _guest_demand(target, caches, host, present)
         # Another program has pinned this guest, perhaps to CPUs of other caches than its allocation names.
         if target.assignment is not None and target.assignment.given:
-            demand = _at_its_caches(demand, target.assignment.cpus, domains)
+            cpus = target.assignment.cpus
+            shares = {cache: len(cpus & inside) for cache, inside in domains.items() if cpus & inside}
+            ways, bandwidth = (at_its_caches(one, shares) for one in (demand.ways, demand.bandwidth))
+            demand = replace(demand, ways=ways, bandwidth=bandwidth)
         found.append(demand)
         if reasons:
             faults[demand.guest] = reasons
@@ -122,13 +124,6 @@ def _guest_demand(
         reserved=reserved,
     )
     return demand, tuple(reasons)
-
-
-def _at_its_caches(demand: GuestDemand, cpus: CpuSet, domains: Mapping[int, CpuSet]) -> GuestDemand:
-    """The demand of a guest, with its amounts moved to the caches of the CPUs on which it runs."""
-    shares = {cache: len(cpus & inside) for cache, inside in domains.items() if cpus & inside}
-    ways, bandwidth = at_its_caches(demand.ways, shares), at_its_caches(demand.bandwidth, shares)
-    return replace(demand, ways=ways, bandwidth=bandwidth)
 
 
 def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict[int, int]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.controllers.base import GuestTarget
-from compute_agent.controllers.emulator import EmulatorController, EmulatorCpus, EmulatorSettings
+from compute_agent.controllers.emulator import EmulatorController, EmulatorSettings
 from compute_agent.model.guest import CpuAssignment, PlacementConstraints
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
@@ -16,7 +16,7 @@ from tests.compute_agent.fakes import FakeDriver
 
 ONLINE = frozenset(range(4))
 SHARED, OWN = cpu_set(0), cpu_set(2, 3)
-CPUS = EmulatorCpus(SHARED, {0: ONLINE})
+SETTINGS = EmulatorSettings(True, SHARED, {0: ONLINE})
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def driver():
 
 @pytest.fixture
 def controller(driver):
-    return EmulatorController(driver, EmulatorSettings(True, CPUS))
+    return EmulatorController(driver, SETTINGS)
 
 
 def target_of(driver, **settings):
@@ -75,7 +75,7 @@ def test_threads_that_start_later_are_moved_in_the_next_round(controller, driver
 
 
 def test_threads_stay_unless_the_option_says_move(driver):
-    controller = EmulatorController(driver, EmulatorSettings(False, CPUS))
+    controller = EmulatorController(driver, replace(SETTINGS, moves=False))
     target = target_of(driver)
     assert not reconcile(controller, target)
     assert controller.describe_drift(target) is None
@@ -99,7 +99,7 @@ def test_threads_that_do_not_move_are_refusals_and_not_tried_again(controller, d
 
 
 def test_without_a_shared_cpu_threads_stay(driver):
-    controller = EmulatorController(driver, EmulatorSettings(True, EmulatorCpus(frozenset(), {0: ONLINE})))
+    controller = EmulatorController(driver, replace(SETTINGS, shared=frozenset()))
     target = target_of(driver)
     assert not reconcile(controller, target)
     [reason] = controller.refused["a"]

@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.controllers.emulator import EmulatorCpus, find_misplaced, tell_misplaced
+from compute_agent.controllers.emulator import EmulatorSettings, find_misplaced, tell_misplaced
 from compute_agent.model.guest import CpuAssignment
 from tests.compute_agent.builders import cpu_set
 
 ONLINE = frozenset(range(8))
-HOST = EmulatorCpus(cpu_set(0, 4), {0: cpu_set(0, 1, 2, 3), 1: cpu_set(4, 5, 6, 7)})
+HOST = EmulatorSettings(True, cpu_set(0, 4), {0: cpu_set(0, 1, 2, 3), 1: cpu_set(4, 5, 6, 7)})
 PINNED = CpuAssignment((cpu_set(5), cpu_set(6)), cpu_set(5, 6), (5, 6), given=True)
 CPU_SETS = st.frozensets(st.integers(0, 7))
 
