@@ -32,7 +32,7 @@ class FakeHost:
     def __init__(self, host_state=HOST_STATE, driver=None):
         self.driver = driver or FakeDriver(ALL)
         self.saved, self.unclaimed = {}, {}
-        self.full_disk = False
+        self.full_disk, self.on_save = False, lambda: None
         self.metrics = AgentMetrics()
         self.new_pipeline(host_state)
 
@@ -41,7 +41,7 @@ class FakeHost:
     def new_pipeline(self, host_state=HOST_STATE):
         """Make another pipeline, as a restart of the agent does."""
         self.pipeline = make_pipeline(
-            host_state, self.driver, self.metrics, self._save, recorder=self.recorder
+            host_state, self.driver, self.metrics, self.save_state, recorder=self.recorder
         )
 
     def take_over(self):
@@ -49,9 +49,10 @@ class FakeHost:
         self.pipeline.start({})
         self.pipeline.stop()
 
-    def _save(self, guests, unclaimed, migrations):
+    def save_state(self, guests, unclaimed, migrations):
         if self.full_disk:
             raise OSError(28, "No space left on device")
+        self.on_save()
         self.saved, self.unclaimed = dict(guests), dict(unclaimed)
 
     def restart(self, saved=None, host_state=HOST_STATE):

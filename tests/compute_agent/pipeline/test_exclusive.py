@@ -68,7 +68,7 @@ class Watchful(FakeDriver):
         self.too_early = []
 
     def apply_cpu_settings(self, guest, settings):
-        entries = {entry.guest.uuid: entry for entry in self.pipeline._cache}
+        entries = {view.guest.uuid: view for view in self.pipeline.guest_views()}
         own = entries[guest.uuid].assignment.held_cpus & self.pipeline.host_state.topology.online
         for uuid, entry in entries.items():
             floats = entry.assignment is not None and not entry.assignment.held_cpus

@@ -212,11 +212,16 @@ class TestAnAgentThatStartsMeanwhile:
         assert host.cpus_of("d") == {1}
 
     def test_only_all_guests_count_as_taken_over(self, host):
-        host.restart_agent()
-        lifecycle = host.pipeline._lifecycle
-        assert (lifecycle.is_known, lifecycle.is_known_in_part) == (False, True)
-        host.come_back()
-        assert (lifecycle.is_known, lifecycle.is_known_in_part) == (True, True)
+        host.domains.awaited = True
+        host.new_pipeline()
+        pipeline = host.pipeline
+        pipeline.start(host.saved, unclaimed=host.unclaimed)
+        try:
+            assert (pipeline.has_taken_over, pipeline.has_taken_over_some) == (False, True)
+            host.come_back()
+            assert (pipeline.has_taken_over, pipeline.has_taken_over_some) == (True, True)
+        finally:
+            pipeline.stop()
 
 
 class Histories(RuleBasedStateMachine):
