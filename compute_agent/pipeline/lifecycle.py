@@ -23,7 +23,7 @@ from compute_agent.pipeline.guest_cache import CachedGuest, ConsumerFacts, Uncla
 from compute_agent.pipeline.guest_settings import GuestClassifier
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.placer import GuestPlacer
-from compute_agent.pipeline.state import SavedGuest
+from compute_agent.pipeline.state import AgentState, SavedGuest
 from compute_agent.policy.policies import KernelPlacement
 from compute_agent.report.history import ConsumerOwner
 
@@ -81,25 +81,11 @@ class GuestLifecycle:
         self._unallocated: frozenset[str] = frozenset()
         """Uuids of the guests for which the log already has a warning about a missing allocation."""
 
-    def begin_with(
-        self,
-        saved: Mapping[str, SavedGuest],
-        limits: Limits,
-        unclaimed: Mapping[str, Allocation],
-        migrations: Mapping[str, str],
-        owners: Mapping[str, ConsumerOwner],
-    ) -> None:
-        """Remember the state that the previous run of the agent has saved, for take_over().
-
-        :param saved: the guests in the state file, by uuid.
-        :param limits: the limits of throttling by uuid of the guest.
-        :param unclaimed: the allocations of consumers without a guest, by consumer.
-        :param migrations: uuids of migrating guests, by the consumer of the migration.
-        :param owners: the project and user of each consumer, by uuid of the consumer.
-        """
-        self._cache.migrations = dict(migrations)
-        self._cache.hold_for(unclaimed, time.monotonic())
-        self._saved, self._limits, self._owners = saved, limits, owners
+    def begin_with(self, saved: AgentState, limits: Limits) -> None:
+        """Remember the state that the previous run of the agent has saved, and limits, for take_over()."""
+        self._cache.migrations = dict(saved.migrations)
+        self._cache.hold_for(saved.unclaimed, time.monotonic())
+        self._saved, self._limits, self._owners = saved.guests, limits, saved.history.holders
         self._awaited = None
 
     @property

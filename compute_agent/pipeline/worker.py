@@ -55,9 +55,8 @@ from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.lifecycle import GuestLifecycle, Limits, observe_guest
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.placer import GuestPlacer
-from compute_agent.pipeline.state import SavedGuest
+from compute_agent.pipeline.state import AgentState, SavedGuest
 from compute_agent.policy.base import PlacementRefusal
-from compute_agent.report.history import ConsumerOwner
 from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures, until_woken
 
 LOG = logging.getLogger(__name__)
@@ -241,28 +240,22 @@ class GuestPipeline:
 
     def start(
         self,
-        saved: Mapping[str, SavedGuest],
+        saved: AgentState | None = None,
         listener: Listener | None = None,
         limits: Limits | None = None,
-        unclaimed: Mapping[str, Allocation] | None = None,
-        migrations: Mapping[str, str] | None = None,
-        owners: Mapping[str, ConsumerOwner] | None = None,
     ) -> None:
         """Take over the running guests, then handle events in a thread.
 
         If the driver cannot list the guests, the worker tries again before each event.
 
-        :param saved: the guests in the state file, by uuid.
+        :param saved: the state of the previous run; None means that no run has saved a state.
         :param listener: called for each change that the driver reports; None means that the worker handles
             the ends of guests, and ignores other changes.
         :param limits: the limits that throttling has set, by uuid of the guest.
-        :param unclaimed: the last known allocations of consumers without a guest, by consumer.
-        :param migrations: uuids of migrating guests, by the consumer of the migration.
-        :param owners: the last known owners of consumers, by uuid.
         """
         # The driver watches guests before they are listed, so that no start or end is missed in between.
         self._driver.watch_guests(listener or self._on_change)
-        self._lifecycle.begin_with(saved, limits or {}, unclaimed or {}, migrations or {}, owners or {})
+        self._lifecycle.begin_with(saved or AgentState(), limits or {})
         with self._lock:
             try:
                 self._take_over()

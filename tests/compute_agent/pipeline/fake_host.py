@@ -9,6 +9,7 @@ from compute_agent.pipeline.events import (
 )
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.state import AgentState
 from compute_agent.policy import POLICIES
 from tests.compute_agent.builders import make_pipeline, read_metric
 from tests.compute_agent.fakes import FakeDriver
@@ -46,7 +47,7 @@ class FakeHost:
 
     def take_over(self):
         """Let the pipeline take over the running guests. Its thread has ended afterwards."""
-        self.pipeline.start({})
+        self.pipeline.start()
         self.pipeline.stop()
 
     def save_state(self, guests, unclaimed, migrations):
@@ -57,8 +58,8 @@ class FakeHost:
 
     def restart(self, saved=None, host_state=HOST_STATE):
         self.new_pipeline(host_state)
-        unclaimed = self.unclaimed if saved is None else {}
-        self.pipeline.start(self.saved if saved is None else saved, unclaimed=unclaimed)
+        before = AgentState(self.saved, unclaimed=self.unclaimed) if saved is None else AgentState(saved)
+        self.pipeline.start(before)
         self.pipeline.stop()
 
     def handle(self, event):

@@ -24,6 +24,7 @@ from compute_agent.pipeline.events import (
     ReconcileGuests,
     StartGuest,
 )
+from compute_agent.pipeline.state import AgentState
 from compute_agent.pipeline.worker import GuestRefusedError
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.pipeline.fake_host import ALL, HOST_STATE, FakeHost
@@ -172,7 +173,7 @@ class TestAnAgentThatStartsMeanwhile:
     def test_a_limit_of_a_domain_is_in_effect_again(self, host):
         host.domains.awaited = True
         host.new_pipeline()
-        host.pipeline.start(host.saved, limits={"d": {QUOTA: 0.5}})
+        host.pipeline.start(AgentState(host.saved), limits={"d": {QUOTA: 0.5}})
         host.pipeline.stop()
         host.come_back()
         (view,) = (view for view in host.pipeline.guest_views() if view.guest.uuid == "d")
@@ -215,7 +216,7 @@ class TestAnAgentThatStartsMeanwhile:
         host.domains.awaited = True
         host.new_pipeline()
         pipeline = host.pipeline
-        pipeline.start(host.saved, unclaimed=host.unclaimed)
+        pipeline.start(AgentState(host.saved, unclaimed=host.unclaimed))
         try:
             assert (pipeline.has_taken_over, pipeline.has_taken_over_some) == (False, True)
             host.come_back()
