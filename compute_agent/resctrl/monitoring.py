@@ -18,7 +18,7 @@ import re
 import resource
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from compute_agent.resctrl.filesystem import ResctrlError, ResctrlFilesystem
 from compute_agent.resctrl.groups import ResctrlGroups, group_path
@@ -220,18 +220,11 @@ EVENTS: Final = (OCCUPANCY, TOTAL_BYTES, LOCAL_BYTES)
 _COUNTER_BYTES: Final = 64
 
 
-class _OpenCounters(NamedTuple):
-    """The counters of a group and the places of their files, by L3 cache id.
+_OpenCounters = dict[int, dict[CounterKey, int | str]]
+"""The places of a group's counter files, by L3 cache id and counter.
 
-    A place is an open file descriptor or, if too many files are open, a path.
-    """
-
-    caches: Mapping[int, tuple[tuple[CounterKey, ...], tuple[int | str, ...]]]
-
-    @property
-    def all_places(self) -> list[int | str]:
-        """The descriptors or paths of all counters of the group."""
-        return [place for _, places in self.caches.values() for place in places]
+A place is an open file descriptor or, if too many files are open, a path.
+"""
 
 
 class ReaderPlace(Protocol):
@@ -247,16 +240,6 @@ class ReaderPlace(Protocol):
     def return_home(self) -> None:
         """Make the thread run on its former CPUs again."""
         ...
-
-
-class _AnyPlace:
-    """A :class:`ReaderPlace` that leaves the thread on its CPU."""
-
-    def move_near(self, cache: int) -> None:
-        """Do nothing."""
-
-    def return_home(self) -> None:
-        """Do nothing."""
 
 
 def descriptors_to_keep() -> int:
@@ -280,7 +263,7 @@ class CounterFiles:
         """
         self._files = files
         self._spare = descriptors_to_keep() if keep is None else keep
-        self._place = _AnyPlace() if place is None else place
+        self._place = place
         self._groups: dict[str, _OpenCounters] = {}
 
     def read_sample(self, group: str, time: float) -> CounterSample:
@@ -299,22 +282,24 @@ class CounterFiles:
         opened: dict[str, _OpenCounters] = {}
         for group in dict.fromkeys(groups):
             try:
-                opened[group] = self._groups.get(group) or self._open_group(group)
+                opened[group] = self._groups[group] if group in self._groups else self._open_group(group)
             except OSError as error:
                 found[group] = self._note_failure(group, error)
         texts: dict[str, dict[CounterKey, bytes]] = {group: {} for group in opened}
         try:
-            for cache in sorted({cache for counters in opened.values() for cache in counters.caches}):
-                self._place.move_near(cache)
-                for group in [group for group in texts if cache in opened[group].caches]:
-                    keys, places = opened[group].caches[cache]
+            for cache in sorted({cache for counters in opened.values() for cache in counters}):
+                if self._place is not None:
+                    self._place.move_near(cache)
+                for group in [group for group in texts if cache in opened[group]]:
+                    places = opened[group][cache]
                     try:
-                        texts[group].update(zip(keys, map(_read_place, places), strict=True))
+                        texts[group].update(zip(places, map(_read_place, places.values()), strict=True))
                     except OSError as error:
                         found[group] = self._note_failure(group, error)
                         del texts[group]
         finally:
-            self._place.return_home()
+            if self._place is not None:
+                self._place.return_home()
         found.update({group: _make_sample(time, values) for group, values in texts.items()})
         return found
 
@@ -329,10 +314,11 @@ class CounterFiles:
 
     def forget_group(self, group: str) -> None:
         """Close the files of a group. The next reading opens them again."""
-        for where in self._groups.pop(group, _OpenCounters({})).all_places:
-            if isinstance(where, int):
-                os.close(where)
-                self._spare += 1
+        for places in self._groups.pop(group, {}).values():
+            for where in places.values():
+                if isinstance(where, int):
+                    os.close(where)
+                    self._spare += 1
 
     def keep_groups(self, groups: Collection[str]) -> None:
         """Close the files of all groups except these."""
@@ -345,37 +331,24 @@ class CounterFiles:
 
     def _open_group(self, group: str) -> _OpenCounters:
         folder = group_path(group, "mon_data")
-        found: dict[CounterKey, int | str] = {}
-        try:
-            for name in self._files.list_folders(folder):
-                match = re.fullmatch(r"mon_L3_([0-9]+)", name)
-                for event in EVENTS if match else ():
-                    path = str(self._files.root / folder / name / event)
-                    # A folder with another name has no events. The match is checked here only for the type
-                    # checker.
-                    if not match or not os.path.exists(path):
-                        continue
-                    if self._spare > 0:
-                        found[int(match[1]), event] = os.open(path, os.O_RDONLY)
-                        self._spare -= 1
-                    else:
-                        found[int(match[1]), event] = path
-        finally:
-            # The files are stored even after an error, so that forget_group() can close the files that are
-            # open.
-            caches = {cache for cache, _ in found}
-            self._groups[group] = _OpenCounters({cache: _of_cache(found, cache) for cache in caches})
+        # The files are stored while they are opened, so that forget_group() can close them after an error.
+        found: _OpenCounters = {}
+        self._groups[group] = found
+        for name in self._files.list_folders(folder):
+            # A folder with another name has no events of L3 caches.
+            if (match := re.fullmatch(r"mon_L3_([0-9]+)", name)) is None:
+                continue
+            cache = int(match[1])
+            for event in EVENTS:
+                path = str(self._files.root / folder / name / event)
+                if os.path.exists(path):
+                    place = os.open(path, os.O_RDONLY) if self._spare > 0 else path
+                    self._spare -= isinstance(place, int)
+                    found.setdefault(cache, {})[cache, event] = place
         # A group can have no counters; only a missing group is an error.
         if not found and not (self._files.root / group).is_dir():
             raise ResctrlError(errno.ENOENT, str(self._files.root / folder))
-        return self._groups[group]
-
-
-def _of_cache(
-    found: Mapping[CounterKey, int | str], cache: int
-) -> tuple[tuple[CounterKey, ...], tuple[int | str, ...]]:
-    keys = tuple(key for key in found if key[0] == cache)
-    return keys, tuple(found[key] for key in keys)
+        return found
 
 
 def _make_sample(time: float, texts: Mapping[CounterKey, bytes]) -> CounterSample:
