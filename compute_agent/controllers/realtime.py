@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -47,20 +46,6 @@ from compute_agent.schedules.run_notes import RunNote, RunNotesFile, note_of
 LOG = logging.getLogger(__name__)
 
 OPTION: Final = "realtime_priority"
-
-
-@dataclass(frozen=True, slots=True)
-class GuestPlan:
-    """The changes of schedules that a guest needs.
-
-    :ivar changes: the new schedules by thread id.
-    :ivar reasons: sentences about settings that the guest cannot have.
-    :ivar threads: the ids of all threads that run guest CPUs.
-    """
-
-    changes: Mapping[int, ThreadSchedule]
-    reasons: tuple[str, ...]
-    threads: frozenset[int]
 
 
 class RealtimeController(GuestController):
@@ -131,7 +116,7 @@ class RealtimeController(GuestController):
         """The threads that would get another schedule, by guest."""
         for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
             try:
-                changes = self._plan_guest(target, self._is_noted(target.guest)).changes
+                changes, *_ = self._plan_guest(target, self._is_noted(target.guest))
             except GuestGoneError:
                 continue
             priorities = {one.priority for one in changes.values()}
@@ -169,11 +154,10 @@ class RealtimeController(GuestController):
         priority, noted = self.priority_of(guest), self._is_noted(guest)
         if priority is None and not noted:
             return False, ()
-        plan = self._plan_guest(target, noted)
-        changes, reasons = plan.changes, plan.reasons
+        changes, reasons, threads = self._plan_guest(target, noted)
         if not noted and changes:
             self._keep_note(guest, priority)
-        set_before = self._threads.get(guest.uuid, frozenset()) & plan.threads
+        set_before = self._threads.get(guest.uuid, frozenset()) & threads
         done: dict[int, ThreadSchedule] = {}
         for tid, schedule in changes.items():
             try:
@@ -245,16 +229,20 @@ class RealtimeController(GuestController):
             self._schedules.write(tid, schedule)
         return schedule
 
-    def _plan_guest(self, target: GuestTarget, noted: bool) -> GuestPlan:
+    def _plan_guest(
+        self, target: GuestTarget, noted: bool
+    ) -> tuple[Mapping[int, ThreadSchedule], tuple[str, ...], frozenset[int]]:
         """Plan the schedules of a guest's threads.
 
         :param noted: whether the guest perhaps has priorities of the agent.
+        :return: the new schedules by thread id, sentences about settings that the guest cannot have, and the
+            ids of all threads that run guest CPUs.
         """
         guest, place = target.guest, target.assignment
         present = self._read_schedules(guest)
         priority, members = self.priority_of(guest), frozenset(present)
         if priority is None or place is None:
-            return GuestPlan(decide_schedules(present, (), USUAL, noted), (), members)
+            return decide_schedules(present, (), USUAL, noted), (), members
         found = {tid: procfs.thread_affinity(tid) for tid in present}
         threads = {tid: cpus for tid, cpus in found.items() if cpus is not None}
         has_others = bool(self._driver.thread_ids(guest) - present.keys())
@@ -268,7 +256,7 @@ class RealtimeController(GuestController):
         # schedule with time slices.
         schedule = realtime_schedule(priority, in_turn=not has_names)
         changes = decide_schedules(present, chosen, schedule, noted)
-        return GuestPlan(changes, (f"{OPTION}: {reason}",) if reason else (), members)
+        return changes, (f"{OPTION}: {reason}",) if reason else (), members
 
     def _read_schedules(self, guest: Guest) -> dict[int, ThreadSchedule]:
         """The schedules of the threads that run guest CPUs, by thread id."""

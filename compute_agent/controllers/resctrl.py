@@ -209,33 +209,6 @@ next sync() tries again.
 _FULL: Final = (errno.ENOSPC, errno.EBUSY)
 
 
-@dataclass(frozen=True, slots=True)
-class _RoundOutcome:
-    """The result of planning and writing groups in one sync().
-
-    :ivar resolution: the groups that the demands lead to, and the group of each guest.
-    :ivar plan_changes: the changes that the last attempt planned.
-    :ivar held_up: by group, the error that prevents its wanted state.
-    :ivar complete: whether the kernel has all groups of the first attempt, without a fallback.
-    """
-
-    resolution: GroupResolution
-    plan_changes: GroupPlan
-    held_up: Mapping[str, ResctrlError]
-    complete: bool
-
-    @property
-    def refused_by_name(self) -> dict[str, tuple[str, ...]]:
-        """The errors as messages, by the name of the group and by the uuid of each guest in the group."""
-        found: dict[str, tuple[str, ...]] = {
-            name: (str(error),) for name, error in self.held_up.items() if name != DEFAULT_GROUP
-        }
-        for guest, group in self.resolution.membership.items():
-            if group in found:
-                found[guest] = found[group]
-        return found
-
-
 class ResctrlController(KernelController):
     """Keeps the groups of one resctrl mount, and the threads of guests in them.
 
@@ -306,28 +279,27 @@ class ResctrlController(KernelController):
         # If this sync() fails halfway, the next sync() must not be skipped. So ``_synced`` is cleared before
         # the writes.
         self._synced = None
-        outcome = self._carry_out(wanted.cache_demands, present)
-        resolution, plan = outcome.resolution, outcome.plan_changes
+        resolution, plan, held_up, is_complete = self._carry_out(wanted.cache_demands, present)
         # The demands have not changed, yet the plan is not empty: another program changed these groups.
         if wanted == self._wanted:
             # A group that is removed belonged to a guest that has left, which is no drift.
             self._repaired = frozenset(step.group for step in plan.steps if not isinstance(step, RemoveGroup))
         self._wanted = wanted
         self.membership = resolution.membership
-        self.refused = _joined_reasons(
-            _joined_reasons(wanted.faults, resolution.refused), outcome.refused_by_name
-        )
+        errors = {name: (str(error),) for name, error in held_up.items() if name != DEFAULT_GROUP}
+        of_guests = {guest: errors[group] for guest, group in self.membership.items() if group in errors}
+        self.refused = _joined_reasons(wanted.faults, resolution.refused, errors | of_guests)
         self._lacking = frozenset(resolution.refused)
         self._warn_once(plan)
-        self._record_changes(plan, outcome.held_up)
+        self._record_changes(plan, held_up)
         # Threads are moved before ``_synced`` is set: if a thread cannot be moved, the next sync() must not
         # be skipped.
         self._move_all(targets)
-        if outcome.complete:
+        if is_complete:
             # The groups are read again after writes, because the kernel rounds bandwidths to its steps.
             self._synced = (wanted, self._read_present() if plan.steps else present)
-        if outcome.held_up:
-            raise DriverError("; ".join(map(str, outcome.held_up.values())))
+        if held_up:
+            raise DriverError("; ".join(map(str, held_up.values())))
 
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
@@ -425,11 +397,16 @@ class ResctrlController(KernelController):
         except BadSchemataError as error:
             raise DriverError(f"resctrl cannot be understood: {error}") from error
 
-    def _carry_out(self, wanted: Iterable[GuestDemand], present: ResctrlGroups) -> _RoundOutcome:
+    def _carry_out(
+        self, wanted: Iterable[GuestDemand], present: ResctrlGroups
+    ) -> tuple[GroupResolution, GroupPlan, Mapping[str, ResctrlError], bool]:
         """Plan and write the groups for the ``wanted`` demands.
 
         If the kernel refuses to make a group, the groups are planned and written again without it. A guest
         that gets no group of its own gets the next suitable group.
+
+        :return: the groups, the plan of the last attempt, by group the error that prevents its wanted state,
+            and whether the kernel has all groups of the first attempt.
         """
         control, max_groups = self.control, None
         barred: dict[str, str] = {}
@@ -460,7 +437,7 @@ class ResctrlController(KernelController):
                         "A resctrl group cannot be created, so its guests use another group: %s", error
                     )
                     barred[name] = f"its resctrl group cannot be made: {error}"
-        return _RoundOutcome(resolution, plan, held_up, not held_up and not barred and max_groups is None)
+        return resolution, plan, held_up, not held_up and not barred and max_groups is None
 
     def _record_changes(self, plan: GroupPlan, held_up: Mapping[str, ResctrlError]) -> None:
         """Record events for changed cache ways and bandwidths of classes."""
@@ -550,10 +527,9 @@ def _give_back_groups(control: ResctrlHandle, steps: Sequence[PlanStep]) -> None
         raise error
 
 
-def _joined_reasons(
-    one: Mapping[str, tuple[str, ...]], other: Mapping[str, tuple[str, ...]]
-) -> dict[str, tuple[str, ...]]:
-    return {name: (*one.get(name, ()), *other.get(name, ())) for name in sorted({*one, *other})}
+def _joined_reasons(*parts: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    names = sorted({name for part in parts for name in part})
+    return {name: tuple(reason for part in parts for reason in part.get(name, ())) for name in names}
 
 
 def _shown_group(group: str) -> str:

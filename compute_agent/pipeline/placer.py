@@ -339,30 +339,20 @@ class GuestPlacer:
             reason += "; it is left where it is as long as no guest holds any CPU"
         elif place is None:
             reason += "; it is left where it is, as other guests hold all CPUs"
+        # The words depend on the refusal.
         before, entry.refusal = entry.refusal, reason
-        # A refused guest is placed again at many events. Only a new reason is recorded.
-        if before != reason:
-            self._recorder.record_done(
-                LOG.warning,
-                EventKind.REFUSE,
-                entry.guest,
-                "Guest %s does not get the CPUs that it needs: %s; it runs%s",
-                reason,
-                entry.place_words,
-            )
+        self._record_refusal(entry, before, f"{reason}; it runs{entry.place_words}")
 
     def _leave_in_place(self, entry: CachedGuest, reason: str) -> None:
         """Leave a guest where it is, and record why the demands of its definition cannot be met."""
-        reason += "; it is left where it is"
-        before, entry.refusal = entry.refusal, reason
-        if before != reason:
-            self._recorder.record_done(
-                LOG.warning,
-                EventKind.REFUSE,
-                entry.guest,
-                "Guest %s does not get the CPUs that it needs: %s",
-                reason,
-            )
+        before, entry.refusal = entry.refusal, f"{reason}; it is left where it is"
+        self._record_refusal(entry, before, entry.refusal)
+
+    def _record_refusal(self, entry: CachedGuest, before: str, words: str) -> None:
+        # A refused guest is placed again at many events. Only a new reason is recorded.
+        if entry.refusal != before:
+            message = "Guest %s does not get the CPUs that it needs: %s"
+            self._recorder.record_done(LOG.warning, EventKind.REFUSE, entry.guest, message, words)
 
     def _supply_and_request(self, entry: CachedGuest) -> tuple[CpuSupply, GuestRequest]:
         request = request_for(self.host_state, entry.guest, entry.allocation or {})
