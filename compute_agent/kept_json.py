@@ -150,6 +150,22 @@ def load_state(
         return empty
 
 
+def look_up(path: Path, parse_file: Callable[[bytes], T], empty: T) -> T:
+    """Read a state file for a command that must not change it; return ``empty`` if the file is unusable.
+
+    Only the running agent renames a damaged file, and logs this.
+
+    :raises UnsafeFileError: another user could have made the file.
+    """
+    try:
+        return parse_file(read_own(path))
+    # This error is also an OSError. It is raised again, because the file is not damaged but dangerous.
+    except UnsafeFileError:
+        raise
+    except (OSError, ValueError):
+        return empty
+
+
 class KeptFile(Generic[T]):
     """A JSON file with data for the next start of the agent; only one thread may use the object."""
 

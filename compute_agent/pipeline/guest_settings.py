@@ -19,7 +19,7 @@ from compute_agent import kept_json
 from compute_agent.classification.resolution import ManualValues, resolve_settings
 from compute_agent.classification.rules import GuestFacts
 from compute_agent.events.event import EventKind, EventRecorder
-from compute_agent.files import UnsafeFileError, read_own, write_durably
+from compute_agent.files import write_durably
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import SETTING_NAMES, SettingSource, read_setting, setting_text
 from compute_agent.pipeline.guest_cache import ConsumerFacts
@@ -65,19 +65,9 @@ class ManualSettings:
 
     @classmethod
     def look_up(cls, path: Path) -> ManualSettings:
-        """Read a file for a command that must not change it; the result is empty if the file is unusable.
-
-        :raises UnsafeFileError: other users could have written the file.
-        """
+        """Read a file for a command that must not change it; see :func:`kept_json.look_up`."""
         found = cls()
-        try:
-            found._texts = _parse_texts(read_own(path))
-        # This error is also an OSError. It is raised again, because the file is not damaged but dangerous.
-        except UnsafeFileError:
-            raise
-        except (OSError, ValueError):
-            # Only the running agent renames a damaged file, and logs this.
-            pass
+        found._texts = kept_json.look_up(path, _parse_texts, {})
         return found
 
     @property

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from compute_agent import files, kept_json
 from compute_agent.drivers.base import split_names
-from compute_agent.files import UnsafeFileError, read_own, secure_folder, write_durably
+from compute_agent.files import secure_folder, write_durably
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest import Allocation, CpuAssignment
 from compute_agent.report.history import ConsumerOwner, OlderCopy, PlacementHistory
@@ -180,12 +180,7 @@ def look_up(path: Path) -> AgentState:
 
     :raises UnsafeFileError: other users could have written the file.
     """
-    try:
-        return parse(read_own(path))
-    except UnsafeFileError:
-        raise
-    except (OSError, ValueError):
-        return AgentState()
+    return kept_json.look_up(path, parse, AgentState())
 
 
 def lock_state_folder(folder: Path) -> int:
