@@ -22,14 +22,8 @@ from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.blockio import BlockIoController
 from compute_agent.controllers.core_cookies import CoreCookieController
 from compute_agent.controllers.cpu import CpuController, CpusetController
-from compute_agent.controllers.cpu_class import (
-    NO_CPU_CLASSES,
-    CpuClassController,
-    CpuClasses,
-    FormerStore,
-    KernelFiles,
-)
-from compute_agent.controllers.cpu_class_plan import ClassBinding
+from compute_agent.controllers.cpu_class import CpuClassController, FormerStore, KernelFiles
+from compute_agent.controllers.cpu_class_plan import NO_CPU_CLASSES, ClassBinding, CpuClasses
 from compute_agent.controllers.emulator import (
     STAYING_EMULATORS,
     EmulatorController,

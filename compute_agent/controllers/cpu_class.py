@@ -33,14 +33,12 @@ from compute_agent.controllers.base import (
     find_controller,
 )
 from compute_agent.controllers.cpu_class_plan import (
-    NO_BINDING,
+    NO_CPU_CLASSES,
     ON,
     ONLINE_FILE,
-    ClassBinding,
+    CpuClasses,
     CpuClassPlan,
     FileSetting,
-    ParkingRules,
-    bind_guest,
     choose_parked,
     decide_files,
     idle_since,
@@ -55,8 +53,6 @@ from compute_agent.host.cpu_power import CpuPower, read_cpu_power
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import (
-    CpuClass,
-    CpuSets,
     FormerValues,
     ParkMode,
     named_cpus,
@@ -99,25 +95,6 @@ class FormerStore(Protocol):
         :raises OSError: the content cannot be saved.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class CpuClasses:
-    """The configuration of controller ``cpu_class``.
-
-    :ivar classes: the CPU classes by name.
-    :ivar bindings: the rank and the CPU class of each class of guests, by its name.
-    :ivar cpu_sets: the dedicated, shared and emulator CPUs of the host.
-    :ivar parking: how idle cores are parked; None if they are not parked.
-    """
-
-    classes: Mapping[str, CpuClass]
-    bindings: Mapping[str, ClassBinding]
-    cpu_sets: CpuSets
-    parking: ParkingRules | None = None
-
-
-NO_CPU_CLASSES: Final = CpuClasses({}, {}, CpuSets(frozenset(), frozenset(), frozenset()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,14 +265,7 @@ class CpuClassController(HostController):
             return CpuClassPlan(), {}
         # The CPUs of a lost guest are unknown. So while a guest is lost, CPUs that seem free must not change.
         lost = bool(self._driver.lost_guests() or self._driver.awaited_drivers)
-        claims = make_claims(
-            targets,
-            configured.cpu_sets,
-            configured.bindings,
-            configured.classes,
-            lost,
-            self._choose_parked(targets, lost),
-        )
+        claims = make_claims(configured, targets, lost, self._choose_parked(targets, lost))
         plan = decide_files(self._power_layout(), claims)
         back = {
             path: FileSetting(text, frozenset())
@@ -422,9 +392,9 @@ class CpuClassController(HostController):
         if plan.parked != self.status.parked:
             LOG.info("The parked idle CPUs are now: %s", cpuset.format(plan.parked) or "none")
         self.status = CpuClassStatus(plan.classes, refusals, plan.parked)
-        bindings, refused = self._configured.bindings, {}
+        refused = {}
         for target in targets:
-            bound = bind_guest(target.guest.settings, bindings, self._configured.classes, NO_BINDING)
+            bound = self._configured.binding_of(target.guest.settings)
             has_own = target.assignment is not None and bool(target.assignment.held_cpus)
             # A guest without dedicated CPUs gets no message, because it did not ask for the class of shared
             # CPUs.

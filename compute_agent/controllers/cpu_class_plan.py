@@ -77,6 +77,55 @@ NO_BINDING: Final = ClassBinding(0)
 
 
 @dataclass(frozen=True, slots=True)
+class ParkingRules:
+    """The rules that decide which idle cores are parked, when and how.
+
+    :ivar mode: how CPUs are parked: offline, in a deep idle state, or with a slow governor.
+    :ivar after: the seconds without use after which a core is parked.
+    :ivar topology: the cores, caches and NUMA nodes of the host.
+    :ivar cpus: the CPUs that may be parked.
+    :ivar unknown: offline dedicated CPUs of unknown cores. The controller brings them online, because the
+        kernel shows the siblings of online CPUs only.
+    """
+
+    mode: ParkMode
+    after: float
+    topology: HostTopology
+    cpus: CpuSet
+    unknown: CpuSet = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CpuClasses:
+    """The configuration of controller ``cpu_class``.
+
+    :ivar classes: the CPU classes by name.
+    :ivar bindings: the rank and the CPU class of each class of guests, by its name.
+    :ivar cpu_sets: the dedicated, shared and emulator CPUs of the host.
+    :ivar parking: how idle cores are parked; None if they are not parked.
+    """
+
+    classes: Mapping[str, CpuClass]
+    bindings: Mapping[str, ClassBinding]
+    cpu_sets: CpuSets
+    parking: ParkingRules | None = None
+
+    def binding_of(self, settings: GuestSettings, otherwise: ClassBinding = NO_BINDING) -> ClassBinding:
+        """The rank of a guest, and the CPU class of its dedicated CPUs.
+
+        The guest's own setting names the CPU class. Without this setting, the guest's QoS class names it.
+
+        :param otherwise: the result for guests of a QoS class that is not configured.
+        """
+        bound = self.bindings.get(settings.qos_class, otherwise)
+        own = self.classes.get(settings.cpu_class)
+        return bound if own is None else ClassBinding(bound.rank, own)
+
+
+NO_CPU_CLASSES: Final = CpuClasses({}, {}, CpuSets(frozenset(), frozenset(), frozenset()))
+
+
+@dataclass(frozen=True, slots=True)
 class CpuClassClaim:
     """A set of CPUs and the class that they ask for.
 
@@ -130,10 +179,8 @@ class CpuClassPlan:
 
 
 def make_claims(
+    configured: CpuClasses,
     targets: Iterable[GuestTarget],
-    cpu_sets: CpuSets,
-    bindings: Mapping[str, ClassBinding],
-    classes: Mapping[str, CpuClass],
     lost: bool,
     parked: frozenset[int] = frozenset(),
 ) -> list[CpuClassClaim]:
@@ -144,17 +191,18 @@ def make_claims(
     """
     # CPUs of preserved guests and of guests of unknown classes come before all ranks, because their files
     # must not change.
-    highest = ClassBinding(max((one.rank for one in bindings.values()), default=0) + 1)
+    highest = ClassBinding(max((one.rank for one in configured.bindings.values()), default=0) + 1)
     held: list[tuple[tuple[int, bool, str, str], CpuClassClaim]] = []
     for target in targets:
         if target.assignment is not None and target.assignment.held_cpus:
             settings = target.guest.settings
             # Without a claim, the CPUs of a preserved guest would count as idle.
-            bound = highest if settings.preserve else bind_guest(settings, bindings, classes, highest)
+            bound = highest if settings.preserve else configured.binding_of(settings, highest)
             name = "" if bound.cpu_class is None else bound.cpu_class.name
             # Guests of equal rank are sorted by name and uuid, so that each call gives the same order.
             strength = (-bound.rank, not name, name, target.guest.uuid)
             held.append((strength, CpuClassClaim(target.assignment.held_cpus, bound.cpu_class)))
+    cpu_sets, classes = configured.cpu_sets, configured.classes
     shared = cpu_sets.shared | cpu_sets.emulator
     idle_class = classes.get(IDLE)
     unheld = CpuClassClaim(cpu_sets.dedicated - shared - parked, None if lost else idle_class, frozen=lost)
@@ -164,23 +212,6 @@ def make_claims(
     # While a guest is lost, CPUs that no guest holds come before shared CPUs, because the lost guest perhaps
     # holds one of them.
     return [*of_guests, *(reversed(rest) if lost else rest), *asleep]
-
-
-def bind_guest(
-    settings: GuestSettings,
-    bindings: Mapping[str, ClassBinding],
-    classes: Mapping[str, CpuClass],
-    otherwise: ClassBinding,
-) -> ClassBinding:
-    """The rank of a guest, and the CPU class of its dedicated CPUs.
-
-    The guest's own setting names the CPU class. Without this setting, the guest's QoS class names it.
-
-    :param otherwise: the result for guests of a QoS class that is not configured.
-    """
-    bound = bindings.get(settings.qos_class, otherwise)
-    own = classes.get(settings.cpu_class)
-    return bound if own is None else ClassBinding(bound.rank, own)
 
 
 def decide_files(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPlan:
@@ -404,25 +435,6 @@ def parked_offline(former: FormerValues) -> frozenset[int]:
 def in_words(classes: Mapping[str, frozenset[int]]) -> dict[str, str]:
     """The CPUs of each class as text, such as ``2-3``, by the name of the class."""
     return {name: cpuset.format(cpus) for name, cpus in sorted(classes.items())}
-
-
-@dataclass(frozen=True, slots=True)
-class ParkingRules:
-    """The rules that decide which idle cores are parked, when and how.
-
-    :ivar mode: how CPUs are parked: offline, in a deep idle state, or with a slow governor.
-    :ivar after: the seconds without use after which a core is parked.
-    :ivar topology: the cores, caches and NUMA nodes of the host.
-    :ivar cpus: the CPUs that may be parked.
-    :ivar unknown: offline dedicated CPUs of unknown cores. The controller brings them online, because the
-        kernel shows the siblings of online CPUs only.
-    """
-
-    mode: ParkMode
-    after: float
-    topology: HostTopology
-    cpus: CpuSet
-    unknown: CpuSet = frozenset()
 
 
 def idle_since(before: Mapping[int, float], cpus: CpuSet, used: CpuSet, now: float) -> dict[int, float]:

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses
-from compute_agent.controllers.cpu_class_plan import ClassBinding
+from compute_agent.controllers.cpu_class import CpuClassController
+from compute_agent.controllers.cpu_class_plan import ClassBinding, CpuClasses
 from compute_agent.model.cpuset import CpuClass, CpuSets, FormerValues, NamedFrequency
 from compute_agent.model.messages import DriverError
 from tests.compute_agent.controllers.builders import Store, class_target

@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.controllers.base import GuestTarget
-from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses
-from compute_agent.controllers.cpu_class_plan import ClassBinding, ParkingRules, choose_parked, idle_since
+from compute_agent.controllers.cpu_class import CpuClassController
+from compute_agent.controllers.cpu_class_plan import (
+    ClassBinding,
+    CpuClasses,
+    ParkingRules,
+    choose_parked,
+    idle_since,
+)
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuClass, CpuSets, FormerValues, ParkMode
 from compute_agent.model.guest import PlacementConstraints
