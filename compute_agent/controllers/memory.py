@@ -109,23 +109,20 @@ class MemoryController(GuestController):
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """A text with the NUMA nodes of the guest's memory; None if they are the wanted nodes."""
-        if target.assignment is None or not self._is_bound(target):
+        place = target.assignment
+        if place is None or not self._decides_on(target.guest, place.mems):
             return None
-        has = self._driver.memory_nodes(target.guest, target.assignment.mems)
+        has = self._driver.memory_nodes(target.guest, place.mems)
         if has is None:
             return None
-        return f"memory from NUMA nodes {_nodes_text(has)} in place of {_nodes_text(target.assignment.mems)}"
+        return f"memory from NUMA nodes {_nodes_text(has)} in place of {_nodes_text(place.mems)}"
 
     def apply(self, target: GuestTarget) -> bool:
         """Bind the guest's memory, or remove its binding; return whether a setting was written."""
-        if target.assignment is None or not self._is_bound(target):
-            return False
-        return self._driver.bind_memory(target.guest, target.assignment.mems)
-
-    def _is_bound(self, target: GuestTarget) -> bool:
-        """Whether the agent binds the memory of the target's guest to the NUMA nodes of its assignment."""
         place = target.assignment
-        return self._decides_on(target.guest, frozenset() if place is None else place.mems)
+        if place is None or not self._decides_on(target.guest, place.mems):
+            return False
+        return self._driver.bind_memory(target.guest, place.mems)
 
     def _decides_on(self, guest: Guest, nodes: frozenset[int]) -> bool:
         """Whether the agent binds the guest's memory; ``nodes`` are the NUMA nodes that it would choose."""

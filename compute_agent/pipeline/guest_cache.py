@@ -141,16 +141,11 @@ class GuestCache:
         self.mark_pending(entry)
 
     def remove(self, uuid: str) -> None:
-        """Remove a guest from the cache."""
-        del self._guests[uuid]
+        """Remove a guest from the cache; a missing guest is not an error."""
+        self._guests.pop(uuid, None)
         self._holdings = None
         # sync() has to run again: only there controllers notice the end, and remove the guest's cache group.
         self.synced = False
-
-    def discard(self, uuid: str) -> None:
-        """Remove a guest from the cache; a missing guest is not an error."""
-        if uuid in self._guests:
-            self.remove(uuid)
 
     def lose_guest(self, uuid: str, saved: SavedGuest) -> None:
         """Keep the CPUs of a lost guest: one that perhaps still runs, but that the driver cannot manage."""
@@ -195,10 +190,6 @@ class GuestCache:
                 self._holdings = None
             entry.assignment = assignment
             self.mark_pending(entry)
-
-    def pending_for(self, controller: str) -> Iterator[CachedGuest]:
-        """The guests for which the controller with this name still has to apply changes."""
-        return (entry for entry in self if controller in entry.pending)
 
     def held_cpus(self) -> Mapping[str, frozenset[int]]:
         """The dedicated CPUs that guests hold, by uuid. The result is a new object only after a change."""

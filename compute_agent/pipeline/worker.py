@@ -408,7 +408,7 @@ class GuestPipeline:
         except Exception:
             # The program of the guest has not begun, so its removal loses no work. If the guest stayed
             # stopped after an unexpected error, it would keep its CPUs and never run.
-            self._cache.discard(guest.uuid)
+            self._cache.remove(guest.uuid)
             driver.discard(guest)
             raise
         self._tell_start(entry, "Guest %s (pid %d) started%s")
