@@ -29,10 +29,8 @@ class ConsumerFacts:
 
 @dataclass(slots=True)
 class CachedGuest:
-    """One guest, with its allocation, assignment and pending changes.
+    """One guest, with the last answers of Placement (:class:`ConsumerFacts`), and its pending changes.
 
-    :ivar allocation: the guest's allocation on this host in the last answer of Placement; None if there was
-        no answer yet.
     :ivar assignment: the CPUs of the guest; None means that the agent does not place the guest.
     :ivar refusal: the reason why the policy refused the guest; empty if the policy did not refuse the guest.
         A refused guest is assigned only CPUs that no other guest holds.
@@ -48,8 +46,6 @@ class CachedGuest:
         consumer holds it.
     :ivar cache_delay: the age of the guest's process, in seconds, when it was put into its cache group; None
         if unknown.
-    :ivar owner: project, user and type of the guest's consumer in Placement; None if unknown.
-    :ivar without_room: whether Placement has last refused the agent's claim for the guest for lack of room.
     """
 
     guest: Guest

@@ -19,6 +19,7 @@ from compute_agent.model.guest import Allocation, Guest, GuestHolding, GuestMigr
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.enforcer import GuestEnforcer
+from compute_agent.pipeline.events import AllocationsRead, GuestStarted
 from compute_agent.pipeline.guest_cache import CachedGuest, ConsumerFacts, UnclaimedHolding
 from compute_agent.pipeline.guest_settings import GuestClassifier
 from compute_agent.pipeline.metrics import AgentMetrics
@@ -102,22 +103,9 @@ class GuestLifecycle:
         """Whether a saved guest perhaps belongs to a driver that has not listed its guests yet."""
         return self._awaited is not None and self._saved is not None and uuid in self._saved
 
-    def enter_guest(
-        self,
-        guest: Guest,
-        allocation: Allocation | None,
-        as_of: float = 0.0,
-        started: bool = False,
-        owner: ConsumerOwner | None = None,
-    ) -> None:
-        """Add a guest that runs, or update its entry, and place it.
-
-        :param allocation: the guest's allocation; None means that Placement was not asked, or did not answer.
-        :param as_of: the time, in monotonic seconds, of the request to Placement.
-        :param started: whether the driver reports a start. The cache cannot determine this: a guest can
-            continue with another pid, and can be found before its start is reported.
-        :param owner: project, user and type of the guest's consumer; None means unchanged.
-        """
+    def enter_guest(self, event: GuestStarted) -> None:
+        """Add a guest that runs, or update its entry, and place it."""
+        guest, allocation, owner = event.guest, event.allocation, event.owner
         # The allocation of a migration counts only if Placement's answer is empty, or if a new guest has no
         # answer.
         entry = self._cache.get(guest.uuid)
@@ -141,17 +129,17 @@ class GuestLifecycle:
             entry.owner = owner or entry.owner
             guest = self._classify_guest(guest, replace(entry.consumer_facts, allocation=held))
             # A start creates new cgroups, which have no limits. Throttling will decide about the new run.
-            if started and guest != entry.guest:
+            if event.started and guest != entry.guest:
                 entry.limits.clear()
             self.use_settings(entry, guest)
         if allocation is not None:
             if allocation != entry.allocation:
                 self._cache.mark_pending(entry)
-            entry.allocation, entry.as_of = allocation, as_of
+            entry.allocation, entry.as_of = allocation, event.as_of
             entry.migration = None if through is None else through.migration
         self._placer.place_guest(entry)
         # Only a guest that has just started is stopped, because a guest that has run longer would lose work.
-        if started and entry.refusal and self._placer.host_state.refuse_unplaced:
+        if event.started and entry.refusal and self._placer.host_state.refuse_unplaced:
             self._stop_unplaced(entry)
 
     def _classify_guest(self, guest: Guest, consumer: ConsumerFacts) -> Guest:
@@ -182,26 +170,21 @@ class GuestLifecycle:
         self._cache.mark_pending(entry)
         return True
 
-    def read_allocations(
-        self,
-        allocations: Mapping[str, Allocation],
-        migrations: Mapping[str, GuestMigration],
-        owners: Mapping[str, ConsumerOwner],
-        as_of: float,
-    ) -> None:
-        """Apply new allocations to the guests that have them, by uuid of the guest.
-
-        :param as_of: the time of the answer of Placement, in monotonic seconds.
-        """
-        LOG.debug("The worker got new allocations of %d guests", len(allocations))
-        for uuid, held in allocations.items():
+    def read_allocations(self, event: AllocationsRead) -> None:
+        """Apply new allocations to the guests and consumers that have them."""
+        # Consumers come first, because hold_for() drops ended migrations. The allocations of guests are
+        # handled after them, and add the current migrations again.
+        if event.held is not None:
+            self._cache.hold_for(event.held, event.as_of)
+        LOG.debug("The worker got new allocations of %d guests", len(event.allocations))
+        for uuid, held in event.allocations.items():
             entry = self._cache.get(uuid)
-            if entry is None or as_of < entry.as_of:
+            if entry is None or event.as_of < entry.as_of:
                 continue  # The entry has a newer answer of Placement, for example from a start.
-            entry.as_of = as_of
+            entry.as_of = event.as_of
             allocation = self._placer.host_state.own_part(held)
-            self._follow_migration(entry, migrations.get(uuid))
-            entry.owner = owners.get(uuid, entry.owner)
+            self._follow_migration(entry, event.migrations.get(uuid))
+            entry.owner = event.owners.get(uuid, entry.owner)
             if allocation != entry.allocation:
                 held_now = self._placer.host_state.in_words(allocation)
                 self._recorder.record_done(
@@ -430,11 +413,11 @@ class GuestLifecycle:
                 # A lost guest that the driver can manage again keeps its CPUs. The CPUs of an unknown guest
                 # are read from the kernel.
                 if uuid in self._cache.lost:
-                    self.enter_guest(guest, None)
+                    self.enter_guest(GuestStarted(guest, None))
                 else:
                     self._find_guest(guest)
             elif known.guest.pid != guest.pid:
-                self.enter_guest(guest, None)  # the driver has missed an end and a start
+                self.enter_guest(GuestStarted(guest, None))  # the driver has missed an end and a start
         if self._cache.lost:
             kept = self._driver.lost_guests().keys() | (self._saved or {}).keys()
             for uuid in self._cache.lost.keys() - kept:

@@ -335,9 +335,7 @@ class GuestPipeline:
             case AdoptGuest():
                 return self._adopt_guest(event)
             case GuestStarted():
-                self._lifecycle.enter_guest(
-                    event.guest, event.allocation, event.as_of, event.started, event.owner
-                )
+                self._lifecycle.enter_guest(event)
             case GuestExpected(guest, allocation, owner):
                 guest = self._classifier.classify_guest(
                     guest, ConsumerFacts(allocation, owner), self.host_state
@@ -350,12 +348,8 @@ class GuestPipeline:
                 return None
             case GuestStopped(guest, ending):
                 self._lifecycle.forget_ended(guest, ending)
-            case AllocationsRead(allocations, as_of, held, migrations, owners):
-                # Consumers come first, because hold_for() drops ended migrations. The allocations of guests
-                # are handled after them, and add the current migrations again.
-                if held is not None:
-                    self._cache.hold_for(held, as_of)
-                self._lifecycle.read_allocations(allocations, migrations, owners, as_of)
+            case AllocationsRead():
+                self._lifecycle.read_allocations(event)
             case RoomRefused(uuid):
                 self._lifecycle.note_refused_room(uuid)
             case HostStateChanged():
