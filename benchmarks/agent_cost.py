@@ -184,7 +184,7 @@ def here(guests, rounds):
         )
         agent = HostAgent(lambda: agent_conf.load([], [str(ini)]))
         pipeline = agent.pipeline
-        pipeline.start({})
+        pipeline.start()
         stack.callback(pipeline.stop)
         zone = next(node.uuid for node in pipeline.host_state.tree.nodes if "VCPU" in node.inventories)
         starts = []

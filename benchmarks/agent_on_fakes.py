@@ -24,7 +24,7 @@ from compute_agent.host import kernel_files
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.model import cpuset
 from compute_agent.resctrl import mount
-from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies, NoSiblingsError
+from compute_agent.schedules.cookies import CookieError, KernelCookies, NoSiblingsError
 from tests.compute_agent import cgroups
 from tests.compute_agent.cgroups import FakeCgroups
 from tests.compute_agent.resctrl.fake import FakeResctrl

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.core_cookies import CoreCookieController
-from compute_agent.controllers.emulator import EmulatorController, EmulatorCpus, EmulatorSettings
+from compute_agent.controllers.emulator import EmulatorController, EmulatorSettings
 from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.drivers import procfs
 from compute_agent.isolation.decision import HeldCpus, IsolationDemand
@@ -175,9 +175,8 @@ def main() -> int:
         procfs.thread_affinity = affinities.get
         identities = {one.guest.pid: procfs.ProcessIdentity(one.guest.pid, 1, "b") for one in targets}
         procfs.identify_process = identities.get
-        emulator = EmulatorController(
-            driver, EmulatorSettings(True, EmulatorCpus(frozenset(range(SHARED)), demand.nodes))
-        )
+        settings = EmulatorSettings(True, frozenset(range(SHARED)), demand.nodes)
+        emulator = EmulatorController(driver, settings)
         schedules = KernelSchedules()
         schedules.read = lambda tid: KernelSchedules.read(schedules, 0)
         schedules.write = lambda tid, schedule: None

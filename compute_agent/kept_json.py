@@ -64,8 +64,12 @@ def parse(version: int, content: bytes, read: Callable[[Any], T]) -> T:
     """
     try:
         document = json.loads(content)
-        if document["version"] != version:
-            raise ValueError(f"version {document['version']!r} is not {version}")
+        found = document["version"]
+        if found != version:
+            # Exact types are compared, because True is an instance of int, too.
+            later = type(found) is int and found > version
+            origin = ": a later release wrote it, which can use it again" if later else ""
+            raise ValueError(f"version {found!r} is not {version}{origin}")
         return read(document)
     # The document can be any JSON: a list in place of an object, a deep nesting, a missing key. Callers
     # rename a damaged file, and expect one kind of error for it.
@@ -211,6 +215,22 @@ def load_state(
         raise
     except (OSError, ValueError) as error:
         report(put_aside(path), error)
+        return empty
+
+
+def look_up(path: Path, parse_file: Callable[[bytes], T], empty: T) -> T:
+    """Read a state file for a command that must not change it; return ``empty`` if the file is unusable.
+
+    Only the running agent renames a damaged file, and logs this.
+
+    :raises UnsafeFileError: another user could have made the file.
+    """
+    try:
+        return parse_file(read_own(path))
+    # This error is also an OSError. It is raised again, because the file is not damaged but dangerous.
+    except UnsafeFileError:
+        raise
+    except (OSError, ValueError):
         return empty
 
 

@@ -22,18 +22,11 @@ from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.blockio import BlockIoController
 from compute_agent.controllers.core_cookies import CoreCookieController
 from compute_agent.controllers.cpu import CpuController, CpusetController
-from compute_agent.controllers.cpu_class import (
-    NO_CPU_CLASSES,
-    CpuClassController,
-    CpuClasses,
-    FormerStore,
-    KernelFiles,
-)
-from compute_agent.controllers.cpu_class_plan import ClassBinding
+from compute_agent.controllers.cpu_class import CpuClassController, FormerStore, KernelFiles
+from compute_agent.controllers.cpu_class_plan import NO_CPU_CLASSES, ClassBinding, CpuClasses
 from compute_agent.controllers.emulator import (
     STAYING_EMULATORS,
     EmulatorController,
-    EmulatorCpus,
     EmulatorSettings,
 )
 from compute_agent.controllers.isolation import NO_ISOLATION, IsolationController, IsolationSettings
@@ -52,9 +45,9 @@ from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.resctrl.share_spec import ShareSpec
-from compute_agent.schedules.kernel_cookies import KernelCookies
+from compute_agent.schedules.cookies import KernelCookies
 from compute_agent.schedules.realtime import KernelSchedules
-from compute_agent.schedules.run_notes import COOKIES_FILE, PRIORITIES_FILE, RunNotesFile, RunNoteStore
+from compute_agent.schedules.run_notes import COOKIES_FILE, PRIORITIES_FILE, RunNotesFile
 
 
 def build_controllers(
@@ -95,10 +88,8 @@ def build_controllers(
         ),
         emulator=EmulatorSettings(
             conf.isolation.emulator == MOVE,
-            EmulatorCpus(
-                host_state.cpu_sets.emulator - host_state.cpu_sets.pooled,
-                {node.id: node.cpus for node in host_state.topology.numa_nodes},
-            ),
+            host_state.cpu_sets.emulator - host_state.cpu_sets.pooled,
+            {node.id: node.cpus for node in host_state.topology.numa_nodes},
         ),
         isolation=IsolationSettings(
             {name: one.isolation for name, one in known.items()},
@@ -166,8 +157,8 @@ class ControllerStores:
 
     former: FormerStore
     originals: OriginalsFile
-    cookies: RunNoteStore
-    priorities: RunNoteStore
+    cookies: RunNotesFile
+    priorities: RunNotesFile
     ownership: MaskOwnership = field(default_factory=MaskOwnership)
     own_threads: OwnThreads = field(default_factory=OwnThreads)
 

@@ -256,13 +256,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
             AgentMetrics(),
             manual=ManualSettings.look_up(folder / MANUAL_FILE),
         )
-        pipeline.start(
-            saved.guests,
-            limits=limits,
-            unclaimed=saved.unclaimed,
-            migrations=saved.migrations,
-            owners=saved.history.holders,
-        )
+        pipeline.start(saved, limits=limits)
         try:
             reporter = HostReporter(client, saved.owned, lambda owned: None)
             if owner.beside and owner.novas is None:

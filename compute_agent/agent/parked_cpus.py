@@ -20,8 +20,7 @@ from compute_agent.agent.host_access import STATE_FILE
 from compute_agent.classes.cpu_classes import parse_cpu_classes
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.policy import FOLLOW
-from compute_agent.controllers.cpu_class_plan import parked_offline
-from compute_agent.controllers.idle_cores import ParkingRules
+from compute_agent.controllers.cpu_class_plan import ParkingRules, parked_offline
 from compute_agent.files import UnsafeFileError
 from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import read_boot_id

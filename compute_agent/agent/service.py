@@ -141,18 +141,11 @@ class HostAgent:
 
         :raises OSError: the agent cannot listen on the UNIX socket or on the HTTP address.
         """
-        parts, saved = self._parts, self._parts.state.state
+        parts = self._parts
         # The worker gets the remembered limits when it starts; otherwise the controllers would remove these
         # limits.
         limits = parts.limits.combined_limits()
-        self.pipeline.start(
-            saved.guests,
-            parts.arrivals.report_change,
-            limits,
-            saved.unclaimed,
-            saved.migrations,
-            saved.history.holders,
-        )
+        self.pipeline.start(parts.state.state, parts.arrivals.report_change, limits)
         if parts.reloader.resctrl.off:
             LOG.info("Cache and bandwidth control is off: %s", parts.reloader.resctrl.off)
         self._stop_tracer()

@@ -5,4 +5,7 @@ limited first. A class also has shares of caches, bandwidth, memory and CPU time
 dedicated CPUs. Classes of CPUs, pools of CPUs and classes of block I/O have sections of their own. An
 annotation of one guest takes precedence over its class. Controllers, inventories, policies and throttling
 read these values.
+
+A function that reads the configuration raises ConfigError if an option is wrong; the text names section and
+option.
 """

@@ -24,10 +24,7 @@ _MAX_RATE: Final = (1 << 63) - 1
 
 
 def parse_blockio_classes(conf: cfg.ConfigOpts) -> dict[str, BlockIoClass]:
-    """Read all classes of block I/O, by name.
-
-    :raises ConfigError: an option is wrong; the text names section and option.
-    """
+    """Read all classes of block I/O, by name."""
     return {name: _blockio_class(name, options) for name, options in family_sections(conf, BLOCKIO_CLASS)}
 
 

@@ -20,10 +20,7 @@ _PAIRS: Final = (("min_frequency", "max_frequency"), ("uncore_min_frequency", "u
 
 
 def parse_cpu_classes(conf: cfg.ConfigOpts) -> dict[str, CpuClass]:
-    """Read the sections ``[cpu_class:NAME]``, by name.
-
-    :raises ConfigError: an option is wrong; the text names section and option.
-    """
+    """Read the sections ``[cpu_class:NAME]``, by name."""
     return {name: _cpu_class(name, options) for name, options in family_sections(conf, CPU_CLASS)}
 
 
@@ -84,28 +81,19 @@ def _frequency_bound(section: str, option: str, text: str | None) -> Bound:
 
 
 def _always_exceeds(low: Bound, high: Bound) -> bool:
-    """Whether the bound ``low`` is above the bound ``high`` on every processor.
-
-    The result is False if one bound is a word, such as ``base``, and the other is a number. Such bounds can
-    be compared only on a host.
-    """
+    """Whether the bound ``low`` is above the bound ``high`` on every processor."""
     order = list(NamedFrequency)
     if isinstance(low, NamedFrequency) and isinstance(high, NamedFrequency):
         return order.index(low) > order.index(high)
-    return (
-        # The value of a word, such as base, depends on the processor. So only the controller can compare it
-        # with a number.
-        not isinstance(low, NamedFrequency | None)
-        and not isinstance(high, NamedFrequency | None)
-        and low > high
-    )
+    # The value of a word, such as base, depends on the processor. So only the controller can compare a word
+    # with a number.
+    return isinstance(low, int) and isinstance(high, int) and low > high
 
 
 def parse_cpu_pools(conf: cfg.ConfigOpts, guest_classes: Collection[str]) -> tuple[CpuPool, ...]:
     """Read the sections ``[cpu_pool:NAME]``, in the order of their names.
 
     :param guest_classes: the names of all classes of guests.
-    :raises ConfigError: an option is wrong; the text names section and option.
     """
     return tuple(_cpu_pool(name, options, guest_classes) for name, options in family_sections(conf, CPU_POOL))
 

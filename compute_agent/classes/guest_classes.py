@@ -107,10 +107,7 @@ class QosClasses:
 
 
 def parse_classes(conf: cfg.ConfigOpts) -> QosClasses:
-    """Read the sections ``[qos_class:NAME]``, together with the default classes.
-
-    :raises ConfigError: an option is wrong; the text names section and option.
-    """
+    """Read the sections ``[qos_class:NAME]``, together with the default classes."""
     # The default classes come first, so that they exist without any section.
     classes = {
         name: QosClass(name, _RANKS[name], share, DEFAULT_SHARES.get(name, MemoryShare()))

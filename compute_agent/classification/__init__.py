@@ -11,5 +11,6 @@ class LSR, set by hand.
 
 Invariants. A setting has one source. Only the first matching rule counts; rules are sorted by ``order`` and
 then by name. If a value cannot be used, the setting comes from the next source, and the value is reported as
-a problem. All functions are pure.
+a problem. All functions are pure. A function that reads the configuration raises ConfigError if an option is
+wrong; the text names section and option.
 """

@@ -84,10 +84,7 @@ class AllowedSettings:
 
     @classmethod
     def parse_entries(cls, option: str, entries: Iterable[str], known: KnownClasses) -> AllowedSettings:
-        """Parse a list of ``SETTING`` and ``SETTING=VALUE``.
-
-        :raises ConfigError: an entry names no setting, or a value that the setting cannot have.
-        """
+        """Parse a list of ``SETTING`` and ``SETTING=VALUE``."""
         values: dict[str, frozenset[Any] | None] = {}
         for entry in sorted(entries):
             setting, separator, text = map(str.strip, entry.partition("="))
@@ -175,12 +172,13 @@ class ResolvedSettings:
     deferred_class: str = ""
 
 
-@dataclass(slots=True)
-class _SourceFindings:
-    """Reads values of sources, and collects the problems with them."""
+class _SettingResolver:
+    """Reads the values of each source for one guest, and collects the problems with them."""
 
-    known: KnownClasses | None
-    problems: list[str] = field(default_factory=list)
+    def __init__(self, policy: ClassificationPolicy, facts: GuestFacts) -> None:
+        self.policy = policy
+        self.facts = facts
+        self.problems: list[str] = []
 
     def read_value(
         self, where: str, setting: str, text: str, allowed: AllowedSettings | None = None
@@ -208,7 +206,7 @@ class _SourceFindings:
         result is empty. The settings ``qos_class`` and ``blockio_class`` keep their value even for an unknown
         class.
         """
-        missing = "" if self.known is None else self.known.missing_class(setting, value)
+        missing = "" if self.policy.known is None else self.policy.known.missing_class(setting, value)
         if not missing:
             return {setting: value}
         if setting == "qos_class":
@@ -220,6 +218,58 @@ class _SourceFindings:
             return {setting: value}  # the controller of block I/O reports each guest of an unknown class
         self.problems.append(f"{where}: {missing}")
         return {}
+
+    def check_classes(self, source: SettingSource, values: Values) -> Values:
+        checked: dict[str, Any] = {}
+        for setting, value in values.items():
+            checked |= self.check_class(f"{setting} ({source})", setting, value)
+        return checked
+
+    def declared_values(self, source: SettingSource, values: Values) -> Values:
+        """The values that the guest's definition may choose."""
+        allowed, kept = self.policy.allowed.get(source), {}
+        for setting, value in values.items():
+            if allowed is not None and (reason := allowed.explain_refusal(setting, value)):
+                self.problems.append(
+                    f"{source}: {setting} = {setting_text(value)} has no effect, because {reason}: list it"
+                    f" there, or remove it from the {source}"
+                )
+            else:
+                kept[setting] = value
+        return self.check_classes(source, kept)
+
+    def flavor_values(self) -> Values:
+        values: dict[str, Any] = {}
+        allowed = self.policy.allowed.get(SettingSource.FLAVOR)
+        for key, text in self.facts.identity.extra_specs.items():
+            if key in _NOVA_SPECS:
+                # An extra spec compute_agent:SETTING takes precedence over an extra spec of Nova, in any
+                # order of the two.
+                values = {**self.read_value(f"flavor: {key}", _NOVA_SPECS[key], text), **values}
+            elif key.startswith(NAMESPACE):
+                setting, shown = key.removeprefix(NAMESPACE), printable_text(key[:_MAX_SHOWN])
+                if setting in SETTING_NAMES:
+                    values |= self.read_value(f"flavor: {shown}", setting, text, allowed)
+                else:
+                    self.problems.append(f"flavor: there is no setting {shown}")
+        return values
+
+    def image_values(self) -> Values:
+        values: dict[str, Any] = {}
+        for key, setting, text in _image_settings(self.facts):
+            if key in self.policy.image_settings:
+                values |= self.read_value(f"image: {key}", setting, text)
+            else:
+                self.problems.append(
+                    f"image: {key} has no effect, because [guests] image_settings does not list it"
+                )
+        flavors = self.facts.identity.extra_specs.get("hw:cpu_thread_policy", ThreadPolicy.PREFER)
+        if values.get("thread_policy", flavors) != flavors != ThreadPolicy.PREFER:
+            self.problems.append(
+                f"image: hw_cpu_thread_policy = {values.pop('thread_policy')} differs from"
+                f" hw:cpu_thread_policy = {printable_text(flavors[:_MAX_SHOWN])} of the flavor, which counts"
+            )
+        return values
 
 
 def resolve_settings(
@@ -238,16 +288,16 @@ def resolve_settings(
     :param declared_by: the source of ``declared``.
     :param manual: the settings for this guest that an operator made by hand or in the fleet's settings.
     """
-    found, manual = _SourceFindings(policy.known), manual or {}
+    found, manual = _SettingResolver(policy, facts), manual or {}
     rule = first_match(policy.rules, facts)
     layers: list[tuple[str, Values]] = [
         *(
-            (str(source), _check_classes(found, str(source), manual.get(source, {})))
+            (str(source), found.check_classes(source, manual.get(source, {})))
             for source in (SettingSource.BY_HAND, SettingSource.FLEET)
         ),
-        (str(declared_by), _declared_values(found, policy, declared_by, declared or {})),
-        (str(SettingSource.FLAVOR), _flavor_values(found, policy, facts)),
-        (str(SettingSource.IMAGE), _image_values(found, policy, facts)),
+        (str(declared_by), found.declared_values(declared_by, declared or {})),
+        (str(SettingSource.FLAVOR), found.flavor_values()),
+        (str(SettingSource.IMAGE), found.image_values()),
         ("" if rule is None else f"{SettingSource.RULE} {rule.name}", {} if rule is None else rule.settings),
         (str(SettingSource.DEFAULT), {**DEFAULT_VALUES, "qos_class": policy.default_qos_class}),
     ]
@@ -280,64 +330,6 @@ def _position_problems(settings: GuestSettings, sources: Mapping[str, str]) -> I
             )
 
 
-def _check_classes(found: _SourceFindings, source: str, values: Values) -> Values:
-    checked: dict[str, Any] = {}
-    for setting, value in values.items():
-        checked |= found.check_class(f"{setting} ({source})", setting, value)
-    return checked
-
-
-def _declared_values(
-    found: _SourceFindings, policy: ClassificationPolicy, source: SettingSource, values: Values
-) -> Values:
-    """The values that the guest's definition may choose."""
-    allowed, kept = policy.allowed.get(source), {}
-    for setting, value in values.items():
-        if allowed is not None and (reason := allowed.explain_refusal(setting, value)):
-            found.problems.append(
-                f"{source}: {setting} = {setting_text(value)} has no effect, because {reason}: list it there,"
-                f" or remove it from the {source}"
-            )
-        else:
-            kept[setting] = value
-    return _check_classes(found, str(source), kept)
-
-
-def _flavor_values(found: _SourceFindings, policy: ClassificationPolicy, facts: GuestFacts) -> Values:
-    values: dict[str, Any] = {}
-    for key, text in facts.identity.extra_specs.items():
-        if key in _NOVA_SPECS:
-            # An extra spec compute_agent:SETTING takes precedence over an extra spec of Nova, in any order of
-            # the two.
-            values = {**found.read_value(f"flavor: {key}", _NOVA_SPECS[key], text), **values}
-        elif key.startswith(NAMESPACE):
-            setting, shown = key.removeprefix(NAMESPACE), printable_text(key[:_MAX_SHOWN])
-            if setting not in SETTING_NAMES:
-                found.problems.append(f"flavor: there is no setting {shown}")
-            else:
-                allowed = policy.allowed.get(SettingSource.FLAVOR)
-                values |= found.read_value(f"flavor: {shown}", setting, text, allowed)
-    return values
-
-
-def _image_values(found: _SourceFindings, policy: ClassificationPolicy, facts: GuestFacts) -> Values:
-    values: dict[str, Any] = {}
-    for key, setting, text in _image_settings(facts):
-        if key not in policy.image_settings:
-            found.problems.append(
-                f"image: {key} has no effect, because [guests] image_settings does not list it"
-            )
-            continue
-        values |= found.read_value(f"image: {key}", setting, text)
-    flavors = facts.identity.extra_specs.get("hw:cpu_thread_policy", ThreadPolicy.PREFER)
-    if values.get("thread_policy", flavors) != flavors != ThreadPolicy.PREFER:
-        found.problems.append(
-            f"image: hw_cpu_thread_policy = {values.pop('thread_policy')} differs from hw:cpu_thread_policy ="
-            f" {printable_text(flavors[:_MAX_SHOWN])} of the flavor, which counts"
-        )
-    return values
-
-
 def _image_settings(facts: GuestFacts) -> Iterator[tuple[str, str, str]]:
     """Yield each property of the guest's image that sets a setting, as a tuple of key, setting and text."""
     for key, text in facts.identity.image_properties.items():
@@ -347,10 +339,7 @@ def _image_settings(facts: GuestFacts) -> Iterator[tuple[str, str, str]]:
 
 
 def parse_known_classes(conf: cfg.ConfigOpts) -> KnownClasses:
-    """Read the names of all configured classes.
-
-    :raises ConfigError: an option of a class is wrong; the text names section and option.
-    """
+    """Read the names of all configured classes."""
     return KnownClasses(
         frozenset(parse_classes(conf).classes),
         frozenset(parse_blockio_classes(conf)),
@@ -362,7 +351,6 @@ def parse_policy(conf: cfg.ConfigOpts, follows: bool = False) -> ClassificationP
     """Read the configuration of classification.
 
     :param follows: whether another program (Nova) pins the guests of this host to CPUs.
-    :raises ConfigError: an option is wrong; the text names section and option.
     """
     known = parse_known_classes(conf)
     options = conf.guests

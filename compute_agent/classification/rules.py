@@ -162,10 +162,7 @@ _CLASS_SETTINGS: Final = {
 
 
 def parse_rules(conf: cfg.ConfigOpts, known: KnownClasses) -> tuple[GuestRule, ...]:
-    """Read the sections ``[guest_rule:NAME]``, in the order in which they are tried.
-
-    :raises ConfigError: an option is wrong; the text names section and option.
-    """
+    """Read the sections ``[guest_rule:NAME]``, in the order in which they are tried."""
     rules = (_parse_rule(name, options, known) for name, options in family_sections(conf, GUEST_RULE))
     return tuple(sorted(rules, key=lambda rule: (rule.order, rule.name)))
 

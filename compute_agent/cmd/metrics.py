@@ -30,7 +30,7 @@ from compute_agent.cmd.base import (
     offer_formats,
     parse_moment,
 )
-from compute_agent.drawing.boxes import format_size
+from compute_agent.drawing.host import format_size
 from compute_agent.drawing.top import ORDERS, AgentSnapshot, ShownUse, screen_lines
 from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan, plot_samples
 from compute_agent.monitoring.samples import FILE, StoredSample

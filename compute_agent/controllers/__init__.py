@@ -12,8 +12,7 @@ Parts:
 - :mod:`~compute_agent.controllers.realtime` and :mod:`~compute_agent.controllers.core_cookies`: set the
   schedules and the core scheduling cookies of threads.
 - :mod:`~compute_agent.controllers.cpu_class`: sets frequencies and idle states of CPUs.
-  :mod:`~compute_agent.controllers.cpu_class_plan` and :mod:`~compute_agent.controllers.idle_cores` decide
-  which values it writes.
+  :mod:`~compute_agent.controllers.cpu_class_plan` decides which values it writes.
 
 Order of calls: after an event that changes a guest, the worker's enforcer calls ``sync`` of each controller
 with the targets of all guests. After that, it calls ``apply`` for each guest with pending changes. The

@@ -1,14 +1,18 @@
 """The interface of controllers.
 
-A controller sets one kind of kernel settings, describes changes, and undoes them.
+A controller sets one kind of kernel settings, describes changes, and undoes them. A method that handles one
+guest raises GuestGoneError if the guest has ended. All methods raise DriverError or OSError if settings
+cannot be read or changed now; the worker calls again.
 
 A new controller implements :class:`KernelController`. A controller that handles one guest at a time inherits
-from :class:`GuestController`. Dry run, reconcile and release call all controllers in the order in which
+from :class:`GuestController`, a controller that handles all guests together in sync() from
+:class:`HostController`. Dry run, reconcile and release call all controllers in the order in which
 :mod:`compute_agent.agent.configured_host` makes them.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -101,23 +105,6 @@ def failed_item(kind: str, name: str, error: Exception) -> ReleaseItem:
     return ReleaseItem(kind, name, "", None, f"{FAILED}: {error}")
 
 
-def items_by_guest(
-    guests: Iterable[Guest], kind: str, items: Callable[[Guest], Iterator[ReleaseItem]]
-) -> Iterator[ReleaseItem]:
-    """The release items of each guest.
-
-    If a guest cannot be read, its only item has the error as the reason.
-    """
-    for guest in guests:
-        try:
-            yield from items(guest)
-        except GuestGoneError:
-            # A guest that has ended has nothing to give back.
-            continue
-        except DriverError as error:
-            yield failed_item(kind, str(guest), error)
-
-
 FOREIGN_ROUNDS: Final = 6
 """The value of ``compare_rounds`` for settings that change only if another program writes them."""
 
@@ -129,7 +116,7 @@ class KernelController(Protocol):
     """
 
     name: str
-    acts_early: bool
+    acts_early: bool = False
     """Whether the controller may act on a guest's process while the guest is still starting."""
 
     awaits: bool = False
@@ -144,7 +131,8 @@ class KernelController(Protocol):
     compared in each round, because they also change without such a write.
     """
 
-    refused: Mapping[str, Sequence[str]]
+    # The default is read-only, because all controllers that have refused no request share it.
+    refused: Mapping[str, Sequence[str]] = MappingProxyType({})
     """Messages about requests that the last sync() could not meet, by uuid of the guest."""
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
@@ -155,8 +143,6 @@ class KernelController(Protocol):
 
         :param targets: the targets of all guests.
         :param zones: the resource providers of this host's zones (NUMA nodes and caches).
-        :raises DriverError: the values cannot be set now; the worker calls again.
-        :raises OSError: the values cannot be set now; the worker calls again.
         """
         ...
 
@@ -164,9 +150,6 @@ class KernelController(Protocol):
         """Act on the process of a guest that is still starting.
 
         The target has no assignment, because libvirt itself sets CPUs and memory during the start.
-
-        :raises DriverError: the change is not possible now.
-        :raises OSError: the change is not possible now.
         """
         if self.acts_early:
             self.apply(target)
@@ -175,10 +158,6 @@ class KernelController(Protocol):
         """Describe for the log how the kernel's settings of a guest differ from its target.
 
         The result is None if they agree.
-
-        :raises GuestGoneError: the guest has ended.
-        :raises DriverError: the settings cannot be read.
-        :raises OSError: the settings cannot be read.
         """
         ...
 
@@ -186,20 +165,13 @@ class KernelController(Protocol):
         """Compare the kernel's settings of a guest with its target, write differences, and read them back.
 
         :return: whether a setting was written.
-        :raises GuestGoneError: the guest has ended.
-        :raises DriverError: the change is not possible now.
-        :raises OSError: the change is not possible now.
         """
         ...
 
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """The changes that sync() and apply() would make for these targets. Nothing is written.
-
-        :raises DriverError: settings that depend on several guests cannot be read.
-        :raises OSError: settings that depend on several guests cannot be read.
-        """
+        """The changes that sync() and apply() would make for these targets. Nothing is written."""
         ...
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
@@ -231,16 +203,51 @@ class ControllersInForce(Protocol):
         ...
 
 
-class GuestController(KernelController):
+class HostController(KernelController):
+    """A controller of which sync() compares and corrects the settings of all guests together."""
+
+    def describe_drift(self, target: GuestTarget) -> str | None:
+        """Always None, because sync() has compared and corrected the settings of all guests."""
+        return None
+
+    def apply(self, target: GuestTarget) -> bool:
+        """Always False, because sync() has written the settings of all guests."""
+        return False
+
+
+class GuestController(KernelController, Protocol):
     """A controller for settings that do not depend on other guests."""
 
-    acts_early = False
-    # The mapping is read-only, because all controllers that never refuse a request share it.
-    refused: Mapping[str, Sequence[str]] = MappingProxyType({})
+    release_kind: str = PINS
+    """The kind of the release item of a guest that cannot be read."""
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Do nothing, because this controller sets nothing that several guests share."""
-        return
+        """Note for each guest which of its requests cannot be met. Nothing is written."""
+        found: dict[str, tuple[str, ...]] = {}
+        for target in targets:
+            # A guest that has ended needs no settings.
+            with contextlib.suppress(GuestGoneError):
+                found[target.guest.uuid] = tuple(self.list_refusals(target))
+        self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
+
+    def list_refusals(self, target: GuestTarget) -> Iterable[str]:
+        """Messages about requests of a guest that cannot be met now."""
+        return ()
+
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """The release items of all guests. A guest that cannot be read has the error as its only item."""
+        for guest in guests:
+            try:
+                yield from self.list_written(guest, online)
+            except GuestGoneError:
+                # A guest that has ended has nothing to give back.
+                continue
+            except DriverError as error:
+                yield failed_item(self.release_kind, str(guest), error)
+
+    def list_written(self, guest: Guest, online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """The settings of one guest that the agent wrote; see :meth:`KernelController.release`."""
+        ...
 
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
@@ -263,7 +270,5 @@ class GuestController(KernelController):
         """The text for a planned change in a dry run.
 
         :param difference: the result of describe_drift().
-        :raises GuestGoneError: the guest has ended.
-        :raises DriverError: the settings cannot be read.
         """
         return difference

@@ -15,13 +15,12 @@ from compute_agent.controllers.base import (
     GuestController,
     GuestTarget,
     ReleaseItem,
-    items_by_guest,
 )
 from compute_agent.drivers.base import BlockIoTuning
 from compute_agent.host.block_devices import BlockDevices
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.guest import Guest
-from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import BLOCKIO, GUEST_DISKS, BlockIo, BlockIoClass, ThrottleControl
 
 
@@ -30,6 +29,7 @@ class BlockIoController(GuestController):
 
     name = "blockio"
     compare_rounds = FOREIGN_ROUNDS
+    release_kind = "block I/O"
 
     def __init__(
         self,
@@ -46,15 +46,13 @@ class BlockIoController(GuestController):
         self._read_devices = read_devices
         self._devices = BlockDevices()
         self._resolved: Mapping[str, BlockIo] = {}
-        self.refused: Mapping[str, Sequence[str]] = {}
         # A dry run and a release compare guests without calling sync() before.
         self._read_classes()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Read the block devices again, and note the limits of each guest's class that cannot be set."""
         self._read_classes()
-        found = {target.guest.uuid: self._missing_parts(target) for target in targets}
-        self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
+        super().sync(targets, zones)
 
     def _read_classes(self) -> None:
         # A host without classes saves the walk over /sys/block.
@@ -81,15 +79,11 @@ class BlockIoController(GuestController):
                 raise DriverError(f"guest {target.guest} cannot be limited: {'; '.join(reasons)}")
         return self._driver.apply_blockio(target.guest, wanted)
 
-    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The guests with weights, rates or latency targets that the agent has written."""
-
-        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
-            if has := self._driver.blockio_drift(guest, None):
-                give_back = partial(self._driver.apply_blockio, guest, None)
-                yield ReleaseItem("block I/O", str(guest), has, give_back)
-
-        return items_by_guest(guests, "block I/O", of_guest)
+    def list_written(self, guest: Guest, online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """The weights, rates and latency targets of a guest that the agent wrote."""
+        if has := self._driver.blockio_drift(guest, None):
+            give_back = partial(self._driver.apply_blockio, guest, None)
+            yield ReleaseItem(self.release_kind, str(guest), has, give_back)
 
     def _wanted_blockio(self, target: GuestTarget) -> BlockIo | None:
         wanted = self._resolved.get(target.guest.settings.blockio_class)
@@ -97,7 +91,7 @@ class BlockIoController(GuestController):
         # For a guest without a class, a percentage refers to the kernel's default weight.
         return wanted if percent is None else (wanted or BlockIo()).scaled_limits(percent)
 
-    def _missing_parts(self, target: GuestTarget) -> list[str]:
+    def list_refusals(self, target: GuestTarget) -> Sequence[str]:
         """Messages about the limits of a guest's class that cannot be set for the guest."""
         name = target.guest.settings.blockio_class
         if not name:
@@ -106,12 +100,8 @@ class BlockIoController(GuestController):
         if one is None:
             known = ", ".join(sorted(self._classes)) or "none"
             return [f"there is no section [blockio_class:{name}]; there are {known}"]
-        reasons = self._devices.describe_unmatched(one.host_devices)
-        try:
-            return [*reasons, *self._driver.blockio_missing(target.guest, self._resolved[name])]
-        except GuestGoneError:
-            # A guest that has ended needs no limits.
-            return []
+        missing = self._driver.blockio_missing(target.guest, self._resolved[name])
+        return [*self._devices.describe_unmatched(one.host_devices), *missing]
 
 
 def resolve_class(one: BlockIoClass, devices: BlockDevices) -> BlockIo:

@@ -4,7 +4,8 @@ The kernel lets threads run on the two hyperthreads of a core only if they have 
 cookie. :mod:`compute_agent.schedules` decides and sets cookies. The controller passes groups of guests to
 that package, and turns the results into messages. All guests are handled together in sync(), because guests
 of a group share a cookie. A function that reads or sets cookies raises NoSiblingsError if no core has two
-threads online.
+threads online, and CookieError if the kernel refuses. A function that reads or writes the notes raises
+OSError.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final
 from compute_agent.controllers.base import (
     FOREIGN_ROUNDS,
     GuestTarget,
-    KernelController,
+    HostController,
     PlannedChange,
     ReleaseItem,
     failed_item,
@@ -31,9 +32,16 @@ from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import CoreScope
-from compute_agent.schedules.cookies import CookieGuest, CookiePlan, decide_cookies
-from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies, NoSiblingsError, OwnCookieError
-from compute_agent.schedules.run_notes import RunNotes, RunNoteStore
+from compute_agent.schedules.cookies import (
+    CookieError,
+    CookieGuest,
+    CookiePlan,
+    KernelCookies,
+    NoSiblingsError,
+    OwnCookieError,
+    decide_cookies,
+)
+from compute_agent.schedules.run_notes import RunNotes, RunNotesFile
 
 LOG = logging.getLogger(__name__)
 
@@ -45,18 +53,17 @@ threads, and to check.
 """
 
 
-class CoreCookieController(KernelController):
+class CoreCookieController(HostController):
     """Gives each group of guests a core scheduling cookie."""
 
     name = OPTION
     compare_rounds = FOREIGN_ROUNDS
-    acts_early = False
 
     def __init__(
         self,
         driver: GuestThreads,
         scopes: Mapping[str, CoreScope],
-        store: RunNoteStore,
+        store: RunNotesFile,
         cookies: KernelCookies,
         count_drift: Callable[[], object] = lambda: None,
     ) -> None:
@@ -77,7 +84,6 @@ class CoreCookieController(KernelController):
         self._own_problem = ""
         #: The notes of those guests of which all threads had their cookie at the last sync().
         self._settled: RunNotes = {}
-        self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Create, share and remove cookies.
@@ -118,11 +124,7 @@ class CoreCookieController(KernelController):
         self._own_problem = problem
 
     def _bring_about(self, guests: Sequence[Guest], groups: Mapping[str, str]) -> None:
-        """Plan and change cookies in a limited number of passes, until no change is left.
-
-        :raises OSError: the notes cannot be written.
-        :raises NoSiblingsError: no core has two threads online, so there is nothing to separate.
-        """
+        """Plan and change cookies in a limited number of passes, until no change is left."""
         failed: dict[str, str] = {}
         for number in range(_ROUNDS):
             former = self._store.kept_notes
@@ -169,8 +171,6 @@ class CoreCookieController(KernelController):
         """Write the notes of the plan, and keep the notes of all other running guests.
 
         Notes of guests with unreadable cookies are kept, too.
-
-        :raises OSError: the notes cannot be written.
         """
         seen = {guest.uuid for guest in guests if guest.uuid not in failed}
         others = {
@@ -186,14 +186,6 @@ class CoreCookieController(KernelController):
             uuid = grant.guest.uuid
             if grant.guest.group and self._settled.get(uuid) == plan.notes[uuid]:
                 self._count_drift()
-
-    def describe_drift(self, target: GuestTarget) -> str | None:
-        """Always None, because sync() has compared and corrected the threads of all guests."""
-        return None
-
-    def apply(self, target: GuestTarget) -> bool:
-        """Always False, because sync() gives all guests their cookies."""
-        return False
 
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
@@ -239,7 +231,6 @@ class CoreCookieController(KernelController):
 
         :raises DriverError: the kernel refuses the change, or the guest creates threads faster than the agent
             changes them.
-        :raises OSError: the notes cannot be written.
         """
         failed: dict[str, str] = {}
         try:
@@ -277,8 +268,6 @@ class CoreCookieController(KernelController):
         """Decide on the cookies of these guests.
 
         Guests in ``failed`` are left out; guests that cannot be read are added to ``failed``.
-
-        :raises OSError: the notes cannot be read.
         """
         notes = self._store.kept_notes
         # If any guest has a group, all guests are read, because a guest of any class can have the same
@@ -294,10 +283,7 @@ class CoreCookieController(KernelController):
         return decide_cookies([one for one in found if one is not None], notes)
 
     def _read_guest(self, guest: Guest, group: str) -> CookieGuest | None:
-        """A guest with the cookies of its threads; None if the guest has ended.
-
-        :raises CookieError: the kernel does not show a cookie.
-        """
+        """A guest with the cookies of its threads; None if the guest has ended."""
         main = procfs.identify_process(guest.pid) if guest.pid else None
         if main is None:
             return None

@@ -19,7 +19,6 @@ reclaimed CPUs. A guest with a quota can have a burst.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,14 +31,11 @@ from compute_agent.controllers.base import (
     GuestController,
     GuestTarget,
     ReleaseItem,
-    items_by_guest,
-    without_preserved,
 )
 from compute_agent.drivers.base import CpuLimits, CpuSettings, CpuTuning, QuotaError
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model import cpuset
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest
-from compute_agent.model.messages import GuestGoneError
 from compute_agent.model.resource import (
     BEST_EFFORT_WEIGHT,
     CPU_CLASSES,
@@ -56,16 +52,10 @@ class CpusetController(GuestController):
 
     def __init__(self, driver: CpuTuning) -> None:
         self._driver = driver
-        self.refused: Mapping[str, Sequence[str]] = {}
 
-    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Record the helper tasks of guests that could not be moved when the guests were last pinned."""
-        found = {}
-        for target in without_preserved(targets):
-            # A guest that has ended has no helpers.
-            with contextlib.suppress(GuestGoneError):
-                found[target.guest.uuid] = self._driver.stuck_helpers(target.guest)
-        self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
+    def list_refusals(self, target: GuestTarget) -> Sequence[str]:
+        """Messages about helper tasks that could not be moved when the guest was last pinned."""
+        return () if target.guest.settings.preserve else self._driver.stuck_helpers(target.guest)
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """A text about threads on wrong CPUs, or about wrong pins in the definition; None if all agree."""
@@ -103,18 +93,12 @@ class CpusetController(GuestController):
             return text
         return f"{text}, emulator CPUs {cpuset.format(goes.emulator_cpus)}"
 
-    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """Yield the pins to remove from each guest; pins of other programs in its definition stay."""
-
-        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
-            free = _unpinned_settings(guest, online)
-            if self._driver.misplaced_threads(guest, free):
-                has = f"CPUs {cpuset.format(self._driver.observed_cpus(guest))}"
-                yield ReleaseItem(
-                    PINS, str(guest), has, partial(self._driver.apply_cpu_settings, guest, free)
-                )
-
-        return items_by_guest(guests, PINS, of_guest)
+    def list_written(self, guest: Guest, online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """Yield the pins of a guest to remove; pins of other programs in its definition stay."""
+        free = _unpinned_settings(guest, online)
+        if self._driver.misplaced_threads(guest, free):
+            has = f"CPUs {cpuset.format(self._driver.observed_cpus(guest))}"
+            yield ReleaseItem(PINS, str(guest), has, partial(self._driver.apply_cpu_settings, guest, free))
 
 
 def _unpinned_settings(guest: Guest, online: frozenset[int]) -> CpuSettings:
@@ -158,6 +142,7 @@ class CpuController(GuestController):
 
     name = "cpu"
     compare_rounds = FOREIGN_ROUNDS
+    release_kind = "quota"
 
     def __init__(
         self,
@@ -174,23 +159,22 @@ class CpuController(GuestController):
         self._driver = driver
         self._best_effort = best_effort
         self._shares = shares
-        self.refused: Mapping[str, Sequence[str]] = {}
         #: The uuids of guests that cannot have a quota, so that the cap of their class has no effect.
         self._uncapped: set[str] = set()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Note for each guest which CPU settings of its class cannot be set."""
         self._uncapped.clear()
-        found = {target.guest.uuid: self._list_missing(target) for target in without_preserved(targets)}
-        self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
+        super().sync(targets, zones)
 
-    def _list_missing(self, target: GuestTarget) -> Sequence[str]:
+    def list_refusals(self, target: GuestTarget) -> Sequence[str]:
+        """Messages about the CPU settings of a guest's class that cannot be set for the guest."""
         wanted = self._class_limits(target)
         # A limit of throttling can have a burst, too.
         burst = max(wanted.burst, self._saved_cores(target, target.limits.get(QUOTA)))
         wanted = replace(wanted, burst=burst)
         # A weight is possible for each guest, so only other limits can be missing.
-        if wanted == CpuLimits(wanted.weight):
+        if target.guest.settings.preserve or wanted == CpuLimits(wanted.weight):
             return ()
         found: list[str] = []
         try:
@@ -198,13 +182,10 @@ class CpuController(GuestController):
             # Only the error of this call is needed: QuotaError shows that this guest cannot have a quota.
             if wanted.quota is not None:
                 self._driver.cpu_limits(target.guest, wanted)
-        except GuestGoneError:
-            # A guest that has ended needs no limits.
-            return ()
         except QuotaError as error:
             self._uncapped.add(target.guest.uuid)
             found.append(str(error))
-        return tuple(found)
+        return found
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """A text with the present CPU limits if they differ from the wanted limits; None if they agree."""
@@ -216,28 +197,23 @@ class CpuController(GuestController):
         """Set the CPU limits that differ; return whether any limit differed."""
         return self._driver.apply_cpu_limits(target.guest, self._wanted_limits(target))
 
-    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """Yield the quotas to remove from guests, and their weights if pins are also undone."""
-
-        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
-            # Quota and weight are separate items: a release that keeps pins removes the quota and leaves the
-            # weight.
-            usual = CpuLimits(_DEFAULT_WEIGHT)
-            give_back = self._driver.apply_cpu_limits
-            has = self._driver.cpu_limits(guest, CpuLimits())
-            # The setting cpu.idle belongs to the weight of a group, so only the item of the weight changes
-            # cpu.idle.
-            free = CpuLimits(idle=has is not None and has.idle)
-            if has is not None and has.quota is not None:
-                yield ReleaseItem(
-                    "quota", str(guest), f"{has.quota:g} cores", partial(give_back, guest, free)
-                )
-            has = self._driver.cpu_limits(guest, usual)
-            if has is not None and has.weight not in (None, _DEFAULT_WEIGHT):
-                detail = "idle" if has.idle else f"weight {has.weight}"
-                yield ReleaseItem(PINS, str(guest), detail, partial(give_back, guest, usual))
-
-        return items_by_guest(guests, "quota", of_guest)
+    def list_written(self, guest: Guest, online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """Yield the quota of a guest to remove, and its weight if pins are also undone."""
+        # Quota and weight are separate items: a release that keeps pins removes the quota and leaves the
+        # weight.
+        usual = CpuLimits(_DEFAULT_WEIGHT)
+        give_back = self._driver.apply_cpu_limits
+        has = self._driver.cpu_limits(guest, CpuLimits())
+        # The setting cpu.idle belongs to the weight of a group, so only the item of the weight changes
+        # cpu.idle.
+        free = CpuLimits(idle=has is not None and has.idle)
+        if has is not None and has.quota is not None:
+            detail = f"{has.quota:g} cores"
+            yield ReleaseItem(self.release_kind, str(guest), detail, partial(give_back, guest, free))
+        has = self._driver.cpu_limits(guest, usual)
+        if has is not None and has.weight not in (None, _DEFAULT_WEIGHT):
+            detail = "idle" if has.idle else f"weight {has.weight}"
+            yield ReleaseItem(PINS, str(guest), detail, partial(give_back, guest, usual))
 
     def _wanted_limits(self, target: GuestTarget) -> CpuLimits:
         """The CPU limits that a guest should have now.

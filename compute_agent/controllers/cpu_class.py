@@ -26,34 +26,33 @@ from compute_agent.controllers.base import (
     FOREIGN_ROUNDS,
     ControllersInForce,
     GuestTarget,
+    HostController,
     KernelController,
     PlannedChange,
     ReleaseItem,
     find_controller,
 )
 from compute_agent.controllers.cpu_class_plan import (
-    NO_BINDING,
+    NO_CPU_CLASSES,
     ON,
     ONLINE_FILE,
-    ClassBinding,
+    CpuClasses,
     CpuClassPlan,
     FileSetting,
-    bind_guest,
+    choose_parked,
     decide_files,
+    idle_since,
     in_words,
     make_claims,
     online_file,
     parked_offline,
 )
-from compute_agent.controllers.idle_cores import IdleTimes, ParkingRules, choose_parked
-from compute_agent.drivers.base import CpuTuning, RunningGuests
+from compute_agent.drivers.base import GuestDriver
 from compute_agent.host import cpu_power, kernel_files
 from compute_agent.host.cpu_power import CpuPower, read_cpu_power
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import (
-    CpuClass,
-    CpuSets,
     FormerValues,
     ParkMode,
     named_cpus,
@@ -99,25 +98,6 @@ class FormerStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class CpuClasses:
-    """The configuration of controller ``cpu_class``.
-
-    :ivar classes: the CPU classes by name.
-    :ivar bindings: the rank and the CPU class of each class of guests, by its name.
-    :ivar cpu_sets: the dedicated, shared and emulator CPUs of the host.
-    :ivar parking: how idle cores are parked; None if they are not parked.
-    """
-
-    classes: Mapping[str, CpuClass]
-    bindings: Mapping[str, ClassBinding]
-    cpu_sets: CpuSets
-    parking: ParkingRules | None = None
-
-
-NO_CPU_CLASSES: Final = CpuClasses({}, {}, CpuSets(frozenset(), frozenset(), frozenset()))
-
-
-@dataclass(frozen=True, slots=True)
 class CpuClassStatus:
     """The state of CPU classes after the last sync().
 
@@ -150,16 +130,15 @@ class KernelFiles:
         kernel_files.write_text(f"{self.root}/{path}", text)
 
 
-class CpuClassController(KernelController):
+class CpuClassController(HostController):
     """Sets governors, frequencies, energy preferences and idle states, and parks idle CPUs."""
 
     name = "cpu_class"
-    acts_early = False
     awaits = True
 
     def __init__(
         self,
-        driver: ObservedGuests,
+        driver: GuestDriver,
         configured: CpuClasses,
         store: FormerStore,
         files: KernelFiles,
@@ -176,7 +155,7 @@ class CpuClassController(KernelController):
         # With parking, each round compares the files, because no event reports that a core has become idle.
         self.compare_rounds = 1 if configured.parking else FOREIGN_ROUNDS
         self._clock = clock
-        self._idle = IdleTimes()
+        self._idle_since: Mapping[int, float] = {}
         self._driver = driver
         self._configured = configured
         self._store = store
@@ -186,7 +165,6 @@ class CpuClassController(KernelController):
         self._power = CpuPower()
         self._in_force: Mapping[str, str] = {}
         self.status = CpuClassStatus({})
-        self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Write each file that does not have its wanted content.
@@ -249,14 +227,6 @@ class CpuClassController(KernelController):
         self._show_status(plan, _refusal_sentences(wanted, failures), targets)
         return switches
 
-    def describe_drift(self, target: GuestTarget) -> str | None:
-        """Always None, because sync() has compared and corrected the files of all CPUs."""
-        return None
-
-    def apply(self, target: GuestTarget) -> bool:
-        """Always False, because the files belong to the host, and sync() has written them."""
-        return False
-
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
         """One item for all files that the agent wrote, because their former values are restored together."""
         if values := self._store.former_values.values:
@@ -266,11 +236,7 @@ class CpuClassController(KernelController):
             yield ReleaseItem("CPU classes", "host", detail, self._give_back)
 
     def _give_back(self) -> None:
-        """Write the former content of all files again.
-
-        :raises DriverError: the kernel refuses a value.
-        :raises OSError: the saved content cannot be read or written.
-        """
+        """Write the former content of all files again."""
         # A controller without CPU classes wants no file, so its sync() writes back all saved content.
         unconfigured = CpuClassController(self._driver, NO_CPU_CLASSES, self._store, self._files)
         unconfigured.sync((), ())
@@ -299,14 +265,7 @@ class CpuClassController(KernelController):
             return CpuClassPlan(), {}
         # The CPUs of a lost guest are unknown. So while a guest is lost, CPUs that seem free must not change.
         lost = bool(self._driver.lost_guests() or self._driver.awaited_drivers)
-        claims = make_claims(
-            targets,
-            configured.cpu_sets,
-            configured.bindings,
-            configured.classes,
-            lost,
-            self._choose_parked(targets, lost),
-        )
+        claims = make_claims(configured, targets, lost, self._choose_parked(targets, lost))
         plan = decide_files(self._power_layout(), claims)
         back = {
             path: FileSetting(text, frozenset())
@@ -321,11 +280,11 @@ class CpuClassController(KernelController):
         if rules is None:
             return frozenset()
         used, now = frozenset[int]().union(*map(self._used_cpus, targets)), self._clock()
-        since = self._idle.note_used(rules.cpus, used, now)
+        self._idle_since = idle_since(self._idle_since, rules.cpus, used, now)
         # After a start of the agent the status is empty. Offline CPUs then show which CPUs the former agent
         # parked.
         parked = self.status.parked | (self._offline_cpus() & rules.cpus)
-        return choose_parked(rules, used, parked, {} if lost else since, now)
+        return choose_parked(rules, used, parked, {} if lost else self._idle_since, now)
 
     def _used_cpus(self, target: GuestTarget) -> frozenset[int]:
         """The CPUs that a guest holds, may run on, or is pinned to by its definition."""
@@ -433,19 +392,15 @@ class CpuClassController(KernelController):
         if plan.parked != self.status.parked:
             LOG.info("The parked idle CPUs are now: %s", cpuset.format(plan.parked) or "none")
         self.status = CpuClassStatus(plan.classes, refusals, plan.parked)
-        bindings, refused = self._configured.bindings, {}
+        refused = {}
         for target in targets:
-            bound = bind_guest(target.guest.settings, bindings, self._configured.classes, NO_BINDING)
+            bound = self._configured.binding_of(target.guest.settings)
             has_own = target.assignment is not None and bool(target.assignment.held_cpus)
             # A guest without dedicated CPUs gets no message, because it did not ask for the class of shared
             # CPUs.
             if has_own and bound.cpu_class and (reasons := by_class.get(bound.cpu_class.name)):
                 refused[target.guest.uuid] = reasons
         self.refused = refused
-
-
-class ObservedGuests(RunningGuests, CpuTuning, Protocol):
-    """The part of a driver that this controller needs: lost guests, and the CPUs that guests may use."""
 
 
 def cpu_class_status(controllers: Iterable[KernelController]) -> CpuClassStatus:

@@ -1,4 +1,4 @@
-"""Pure functions that decide the CPU class of each CPU and the content of its kernel files.
+"""Pure functions that decide the CPU class of each CPU, the content of kernel files, and the parked cores.
 
 Nouns:
 
@@ -7,15 +7,20 @@ Nouns:
   different frequencies. So the strongest claim that contains a CPU of the frequency domain decides for the
   whole domain. If this claim has no class, the frequency domain gets its former frequencies.
 - Idle states belong to each single CPU.
+- A CPU is *used* while a guest holds it, floats on it or is about to start on it.
+- A core is *parked* when none of its CPUs has been used for a while. The core stays parked until one of its
+  CPUs is used. Parked cores are the weakest claim.
 
 A worked example: the claims are ``2-3 fast`` and ``4-7 idle``. With the frequency domains ``2-3``, ``4-5``,
 ``6-7`` each claim gets its own class. With the single frequency domain ``2-7`` the frequencies of all its
-CPUs are those of ``fast``, and CPUs 4-7 have the idle states of ``idle``.
+CPUs are those of ``fast``, and CPUs 4-7 have the idle states of ``idle``. After a while without use, the
+cores ``4-5`` and ``6-7`` are parked. A guest on CPU 6 wakes the core ``6-7``.
 
 Invariants: a file gets its former content if no claim on its CPUs has a class. Equal claims always lead to
-equal contents of files.
-
-Parked idle cores (see :mod:`compute_agent.controllers.idle_cores`) are the weakest claim.
+equal contents of files. A core with a used CPU, or with a CPU outside :attr:`ParkingRules.cpus`, is not
+parked. Where parking takes CPUs offline, CPU 0 and one core of each L3 cache and NUMA node stay online. If
+the last CPU of a cache went offline, the kernel would drop the resctrl masks of the cache. If the last CPU of
+a node went offline, no CPU would be near the node's memory.
 """
 
 from __future__ import annotations
@@ -31,12 +36,14 @@ from compute_agent.controllers.base import GuestTarget
 from compute_agent.host import cpu_power
 from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain
 from compute_agent.host.cpus import CPU_FOLDER
+from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import (
     IDLE,
     SHARED,
     Bound,
     CpuClass,
+    CpuSet,
     CpuSets,
     FormerValues,
     NamedFrequency,
@@ -67,6 +74,55 @@ class ClassBinding:
 
 
 NO_BINDING: Final = ClassBinding(0)
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingRules:
+    """The rules that decide which idle cores are parked, when and how.
+
+    :ivar mode: how CPUs are parked: offline, in a deep idle state, or with a slow governor.
+    :ivar after: the seconds without use after which a core is parked.
+    :ivar topology: the cores, caches and NUMA nodes of the host.
+    :ivar cpus: the CPUs that may be parked.
+    :ivar unknown: offline dedicated CPUs of unknown cores. The controller brings them online, because the
+        kernel shows the siblings of online CPUs only.
+    """
+
+    mode: ParkMode
+    after: float
+    topology: HostTopology
+    cpus: CpuSet
+    unknown: CpuSet = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CpuClasses:
+    """The configuration of controller ``cpu_class``.
+
+    :ivar classes: the CPU classes by name.
+    :ivar bindings: the rank and the CPU class of each class of guests, by its name.
+    :ivar cpu_sets: the dedicated, shared and emulator CPUs of the host.
+    :ivar parking: how idle cores are parked; None if they are not parked.
+    """
+
+    classes: Mapping[str, CpuClass]
+    bindings: Mapping[str, ClassBinding]
+    cpu_sets: CpuSets
+    parking: ParkingRules | None = None
+
+    def binding_of(self, settings: GuestSettings, otherwise: ClassBinding = NO_BINDING) -> ClassBinding:
+        """The rank of a guest, and the CPU class of its dedicated CPUs.
+
+        The guest's own setting names the CPU class. Without this setting, the guest's QoS class names it.
+
+        :param otherwise: the result for guests of a QoS class that is not configured.
+        """
+        bound = self.bindings.get(settings.qos_class, otherwise)
+        own = self.classes.get(settings.cpu_class)
+        return bound if own is None else ClassBinding(bound.rank, own)
+
+
+NO_CPU_CLASSES: Final = CpuClasses({}, {}, CpuSets(frozenset(), frozenset(), frozenset()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +179,8 @@ class CpuClassPlan:
 
 
 def make_claims(
+    configured: CpuClasses,
     targets: Iterable[GuestTarget],
-    cpu_sets: CpuSets,
-    bindings: Mapping[str, ClassBinding],
-    classes: Mapping[str, CpuClass],
     lost: bool,
     parked: frozenset[int] = frozenset(),
 ) -> list[CpuClassClaim]:
@@ -137,17 +191,18 @@ def make_claims(
     """
     # CPUs of preserved guests and of guests of unknown classes come before all ranks, because their files
     # must not change.
-    highest = ClassBinding(max((one.rank for one in bindings.values()), default=0) + 1)
+    highest = ClassBinding(max((one.rank for one in configured.bindings.values()), default=0) + 1)
     held: list[tuple[tuple[int, bool, str, str], CpuClassClaim]] = []
     for target in targets:
         if target.assignment is not None and target.assignment.held_cpus:
             settings = target.guest.settings
             # Without a claim, the CPUs of a preserved guest would count as idle.
-            bound = highest if settings.preserve else bind_guest(settings, bindings, classes, highest)
+            bound = highest if settings.preserve else configured.binding_of(settings, highest)
             name = "" if bound.cpu_class is None else bound.cpu_class.name
             # Guests of equal rank are sorted by name and uuid, so that each call gives the same order.
             strength = (-bound.rank, not name, name, target.guest.uuid)
             held.append((strength, CpuClassClaim(target.assignment.held_cpus, bound.cpu_class)))
+    cpu_sets, classes = configured.cpu_sets, configured.classes
     shared = cpu_sets.shared | cpu_sets.emulator
     idle_class = classes.get(IDLE)
     unheld = CpuClassClaim(cpu_sets.dedicated - shared - parked, None if lost else idle_class, frozen=lost)
@@ -157,23 +212,6 @@ def make_claims(
     # While a guest is lost, CPUs that no guest holds come before shared CPUs, because the lost guest perhaps
     # holds one of them.
     return [*of_guests, *(reversed(rest) if lost else rest), *asleep]
-
-
-def bind_guest(
-    settings: GuestSettings,
-    bindings: Mapping[str, ClassBinding],
-    classes: Mapping[str, CpuClass],
-    otherwise: ClassBinding,
-) -> ClassBinding:
-    """The rank of a guest, and the CPU class of its dedicated CPUs.
-
-    The guest's own setting names the CPU class. Without this setting, the guest's QoS class names it.
-
-    :param otherwise: the result for guests of a QoS class that is not configured.
-    """
-    bound = bindings.get(settings.qos_class, otherwise)
-    own = classes.get(settings.cpu_class)
-    return bound if own is None else ClassBinding(bound.rank, own)
 
 
 def decide_files(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPlan:
@@ -301,30 +339,25 @@ class _PlanBuilder:
 
         :param states: the folder of each idle state of the CPU, by its name, the shallowest first.
         """
+        wanted, there = claim.cpu_class, ", ".join(states) or "none"
         if claim.frozen:
             self._frozen.update(states.values())
-        elif claim.cpu_class is not None:
-            wanted = claim.cpu_class
-            for state in wanted.disabled_c_states:
-                if state in states:
-                    path = f"{states[state]}/{cpu_power.DISABLE}"
-                    self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
-                else:
-                    there = ", ".join(states) or "none"
-                    self.note_missing(wanted, f"disabled_c_states = {state}: this kernel has {there}", [cpu])
+        elif wanted is not None:
+            disabled = [state for state in wanted.disabled_c_states if state in states]
+            for state in (each for each in wanted.disabled_c_states if each not in states):
+                self.note_missing(wanted, f"disabled_c_states = {state}: this kernel has {there}", [cpu])
             if claim.parked and wanted.park is ParkMode.C_STATE:
                 # With only one idle state left, a CPU enters it whenever it is idle, however short a sleep
                 # the kernel expects.
-                deep = [state for state in states if state not in wanted.disabled_c_states]
+                deep = [state for state in states if state not in disabled]
                 if len(deep) < _MIN_STATES:
-                    self.note_missing(
-                        wanted, f"park = c-state: the kernel has {', '.join(states) or 'none'} here", [cpu]
-                    )
+                    self.note_missing(wanted, f"park = c-state: the kernel has {there} here", [cpu])
                 # A higher number is a deeper state (kernel: admin-guide/pm/cpuidle.rst), so the last one is
                 # kept.
-                for state in deep[:-1]:
-                    path = f"{states[state]}/{cpu_power.DISABLE}"
-                    self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
+                disabled += deep[:-1]
+            for state in disabled:
+                path = f"{states[state]}/{cpu_power.DISABLE}"
+                self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
 
     def park_cpu(self, cpu: int, claim: CpuClassClaim) -> None:
         """Note a CPU to park. If parking takes CPUs offline, also note the file ``online`` of these CPUs."""
@@ -402,3 +435,56 @@ def parked_offline(former: FormerValues) -> frozenset[int]:
 def in_words(classes: Mapping[str, frozenset[int]]) -> dict[str, str]:
     """The CPUs of each class as text, such as ``2-3``, by the name of the class."""
     return {name: cpuset.format(cpus) for name, cpus in sorted(classes.items())}
+
+
+def idle_since(before: Mapping[int, float], cpus: CpuSet, used: CpuSet, now: float) -> dict[int, float]:
+    """The start of the idle time of each unused CPU, in monotonic seconds.
+
+    :param before: the last result.
+    :param cpus: all CPUs that may be parked.
+    :param used: the CPUs that guests use. They have no entry, so that their idle time starts from zero after
+        their last use.
+    :param now: the present time in monotonic seconds.
+    """
+    return {cpu: before.get(cpu, now) for cpu in cpus - used}
+
+
+def choose_parked(
+    rules: ParkingRules, used: CpuSet, parked: CpuSet, since: Mapping[int, float], now: float
+) -> CpuSet:
+    """The CPUs to park.
+
+    :param used: the CPUs that guests use.
+    :param parked: the CPUs that are parked already. They stay parked until they are used.
+    :param since: the start of the idle time by CPU, in monotonic seconds.
+    :param now: the present time in monotonic seconds.
+    """
+    cores = [
+        core.cpus
+        for core in rules.topology.cores
+        if core.cpus <= rules.cpus
+        and core.cpus.isdisjoint(used)
+        and (
+            not core.cpus.isdisjoint(parked)
+            or all(now - since.get(cpu, now) >= rules.after for cpu in core.cpus)
+        )
+    ]
+    if rules.mode is ParkMode.OFFLINE:
+        # CPU 0 stays online: most kernels refuse to take it offline, or have no file for it.
+        cores = _spare_domains(rules.topology, [cpus for cpus in cores if 0 not in cpus])
+    return frozenset().union(*cores)
+
+
+def _spare_domains(topology: HostTopology, cores: Iterable[CpuSet]) -> list[CpuSet]:
+    """The cores that may be parked, without the last online core of each L3 cache and NUMA node."""
+    domains = [cache.cpus for cache in topology.l3_domains]
+    # A NUMA node that has only memory has no CPU to keep online.
+    domains += [node.cpus for node in topology.numa_nodes if node.cpus]
+    found: list[CpuSet] = []
+    gone: CpuSet = frozenset()
+    # The loop runs from the last core to the first, so that the first core of a domain always stays online.
+    for cpus in sorted(cores, key=min, reverse=True):
+        if all(cpus.isdisjoint(domain) or domain - gone - cpus for domain in domains):
+            found.append(cpus)
+            gone |= cpus
+    return found

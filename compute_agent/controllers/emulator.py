@@ -22,27 +22,27 @@ from compute_agent.controllers.base import (
     GuestController,
     GuestTarget,
     ReleaseItem,
-    items_by_guest,
-    without_preserved,
 )
 from compute_agent.drivers.base import CpuTuning
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import CpuAssignment, Guest
-from compute_agent.model.messages import GuestGoneError, named_few
+from compute_agent.model.messages import named_few
 
 _SHOWN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class EmulatorCpus:
-    """The CPUs of a host on which threads that run no guest CPU belong.
+class EmulatorSettings:
+    """The configuration of controller ``emulator``.
 
+    :ivar moves: whether threads are moved (``[isolation] emulator``).
     :ivar shared: the CPUs in the option ``cpu_shared_set``.
     :ivar nodes: the CPUs of each NUMA node, by number of the node.
     """
 
+    moves: bool = False
     shared: CpuSet = frozenset()
     nodes: Mapping[int, CpuSet] = field(default_factory=dict)
 
@@ -82,18 +82,6 @@ NO_PIN: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EmulatorSettings:
-    """The configuration of controller ``emulator``.
-
-    :ivar moves: whether threads are moved (``[isolation] emulator``).
-    :ivar cpus: the CPUs that moved threads can get.
-    """
-
-    moves: bool = False
-    cpus: EmulatorCpus = field(default_factory=EmulatorCpus)
-
-
 STAYING_EMULATORS: Final = EmulatorSettings()
 
 
@@ -109,7 +97,6 @@ class EmulatorController(GuestController):
         #: By guest, the threads that could not be moved, with the dedicated CPUs on which they stay. The
         #: agent does not try to move them again.
         self._left: dict[str, Mapping[int, CpuSet]] = {}
-        self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Record the CPUs that guests hold, and the threads that cannot be moved away from these CPUs."""
@@ -118,20 +105,19 @@ class EmulatorController(GuestController):
         )
         present = {target.guest.uuid for target in targets}
         self._left = {uuid: left for uuid, left in self._left.items() if uuid in present}
-        self.refused = dict(self._list_refused(targets)) if self._settings.moves else {}
+        super().sync(targets, zones)
 
-    def _list_refused(self, targets: Sequence[GuestTarget]) -> Iterator[tuple[str, Sequence[str]]]:
-        for target in without_preserved(targets):
-            try:
-                misplaced = self._find_misplaced(target)
-            except GuestGoneError:
-                continue
-            if not misplaced:
-                self._left.pop(target.guest.uuid, None)
-            elif not self._choose_cpus(target):
-                yield target.guest.uuid, (f"{tell_misplaced(misplaced)}; {NO_SHARED}",)
-            elif misplaced == self._left.get(target.guest.uuid):
-                yield target.guest.uuid, (f"{tell_misplaced(misplaced)}; {NO_PIN}",)
+    def list_refusals(self, target: GuestTarget) -> Iterator[str]:
+        """Yield a message about threads of the guest that cannot be moved away from dedicated CPUs."""
+        if not self._settings.moves or target.guest.settings.preserve:
+            return
+        misplaced = self._find_misplaced(target)
+        if not misplaced:
+            self._left.pop(target.guest.uuid, None)
+        elif not self._choose_cpus(target):
+            yield f"{tell_misplaced(misplaced)}; {NO_SHARED}"
+        elif misplaced == self._left.get(target.guest.uuid):
+            yield f"{tell_misplaced(misplaced)}; {NO_PIN}"
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """A text about movable threads on dedicated CPUs; None if no such thread exists."""
@@ -154,17 +140,12 @@ class EmulatorController(GuestController):
         """A text with the threads on dedicated CPUs, and the CPUs to which they would be moved."""
         return f"{difference} -> {cpuset.format(self._choose_cpus(target))}"
 
-    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The guests with threads that are pinned to other CPUs than the definition of their domain says."""
-
-        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
-            moved = self._driver.moved_emulator(guest, online)
-            if moved:
-                has = f"emulator CPUs {cpuset.format(frozenset().union(*moved.values()))}"
-                give_back = partial(self._driver.restore_emulator, guest, online)
-                yield ReleaseItem(PINS, str(guest), has, give_back)
-
-        return items_by_guest(guests, PINS, of_guest)
+    def list_written(self, guest: Guest, online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """The threads that are pinned to other CPUs than the definition of the guest's domain says."""
+        if moved := self._driver.moved_emulator(guest, online):
+            has = f"emulator CPUs {cpuset.format(frozenset().union(*moved.values()))}"
+            give_back = partial(self._driver.restore_emulator, guest, online)
+            yield ReleaseItem(PINS, str(guest), has, give_back)
 
     def _find_misplaced(self, target: GuestTarget) -> dict[int, CpuSet]:
         if target.assignment is None:
@@ -186,4 +167,4 @@ class EmulatorController(GuestController):
     def _choose_cpus(self, target: GuestTarget) -> CpuSet:
         if target.assignment is None:
             return frozenset()
-        return self._settings.cpus.choose_cpus(target.assignment, self._held, target.online)
+        return self._settings.choose_cpus(target.assignment, self._held, target.online)

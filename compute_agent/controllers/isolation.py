@@ -16,6 +16,7 @@ from compute_agent.controllers.base import (
     FOREIGN_ROUNDS,
     ControllersInForce,
     GuestTarget,
+    HostController,
     KernelController,
     PlannedChange,
     ReleaseItem,
@@ -69,14 +70,13 @@ class IsolationSettings:
 NO_ISOLATION = IsolationSettings()
 
 
-class IsolationController(KernelController):
+class IsolationController(HostController):
     """Keeps interrupts and kernel work off quiet CPUs, which a guest's isolation level asks for."""
 
     name = "isolation"
     # Masks are compared twice as often as other settings, because new interrupts and threads of the kernel
     # come without another program.
     compare_rounds = FOREIGN_ROUNDS // 2
-    acts_early = False
 
     def __init__(
         self,
@@ -96,16 +96,11 @@ class IsolationController(KernelController):
         :param own_threads: the agent's own threads, which also avoid quiet CPUs.
         """
         self._driver = driver
-        self._settings = settings
+        self.settings = settings
         self._isolator = HostIsolator(reader, store, count_drift, ownership)
         self._own_threads = own_threads or OwnThreads()
         self._demand = IsolationDemand()
         self._realtime: CpuSet = frozenset()
-        self.refused: Mapping[str, Sequence[str]] = {}
-
-    def level_of(self, settings: GuestSettings) -> IsolationLevel:
-        """The isolation level of a guest with these settings."""
-        return self._settings.level_of(settings)
 
     @property
     def status(self) -> IsolationStatus:
@@ -123,7 +118,7 @@ class IsolationController(KernelController):
         refused = dict(self.refused)
         for target in without_preserved(targets):
             placed = target.assignment is not None and not target.assignment.held_cpus
-            level = self._settings.level_of(target.guest.settings)
+            level = self.settings.level_of(target.guest.settings)
             if placed and level.is_quiet:
                 refused[target.guest.uuid] = (_NONE_HELD.format(level),)
         self.refused = refused
@@ -154,13 +149,9 @@ class IsolationController(KernelController):
         held = (
             target.assignment.held_cpus
             for target in targets
-            if target.assignment and target.guest.settings.qos_class in self._settings.realtime
+            if target.assignment and target.guest.settings.qos_class in self.settings.realtime
         )
         return frozenset().union(*held)
-
-    def describe_drift(self, target: GuestTarget) -> str | None:
-        """Always None, because sync() has compared and corrected all masks."""
-        return None
 
     def apply(self, target: GuestTarget) -> bool:
         """Turn the CPUs of a pinned guest into a cpuset partition, if its level is ``alone``.
@@ -170,7 +161,7 @@ class IsolationController(KernelController):
         if not (realtime := self._realtime_cpus([target])) <= self._realtime:
             self._realtime |= realtime
             self._move_own_threads()
-        if self._settings.level_of(target.guest.settings) is not IsolationLevel.ALONE:
+        if self.settings.level_of(target.guest.settings) is not IsolationLevel.ALONE:
             return False
         held = self._demand_of(target, frozenset())
         if not held.alone or held.cpus <= self.status.alone:
@@ -209,11 +200,7 @@ class IsolationController(KernelController):
             yield ReleaseItem("isolation", "host", detail, self._give_back)
 
     def _give_back(self) -> None:
-        """Write all original masks back.
-
-        :raises DriverError: the kernel refuses a mask.
-        :raises OSError: the saved masks cannot be read or written.
-        """
+        """Write all original masks back."""
         status = self._isolator.bring_about(IsolationDemand())
         if left := self._count_changes():
             raise DriverError("; ".join(status.refusal_sentences) or f"{left} masks")
@@ -230,7 +217,7 @@ class IsolationController(KernelController):
         # ended.
         unknown = self._driver.lost_guests() or self._driver.awaited_drivers
         kept = self._isolator.kept_originals.quiet if unknown else frozenset()
-        return IsolationDemand(guests, self._settings.dedicated, self._settings.nodes, kept)
+        return IsolationDemand(guests, self.settings.dedicated, self.settings.nodes, kept)
 
     def _demand_of(self, target: GuestTarget, preserved: Collection[str]) -> HeldCpus:
         guest, assignment = target.guest, target.assignment
@@ -240,7 +227,7 @@ class IsolationController(KernelController):
             # processes.
             return HeldCpus(guest.uuid, frozenset(), pid=guest.pid, group=group)
         held = assignment.held_cpus if guest.uuid not in preserved else frozenset()
-        level = self._settings.level_of(guest.settings)
+        level = self.settings.level_of(guest.settings)
         return HeldCpus(
             guest.uuid,
             assignment.held_cpus,
@@ -261,7 +248,7 @@ def isolation_status(controllers: Iterable[KernelController]) -> IsolationStatus
 def isolation_level(controllers: Iterable[KernelController], settings: GuestSettings) -> IsolationLevel:
     """The isolation level of a guest by controller ``isolation``; ``shared`` without the controller."""
     found = find_controller(controllers, IsolationController)
-    return IsolationLevel.SHARED if found is None else found.level_of(settings)
+    return (IsolationSettings() if found is None else found.settings).level_of(settings)
 
 
 def count_isolation(registry: CollectorRegistry, controllers: ControllersInForce) -> None:

@@ -32,7 +32,7 @@ set.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -44,15 +44,12 @@ from compute_agent.controllers.base import (
     GuestController,
     GuestTarget,
     ReleaseItem,
-    items_by_guest,
 )
 from compute_agent.drivers.base import UNLIMITED, MemoryLimits, MemoryTuning
-from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.inventory.traits import memory_trait
 from compute_agent.model import cpuset
 from compute_agent.model.guest import Allocation, Guest
 from compute_agent.model.guest_settings import MemoryType
-from compute_agent.model.messages import GuestGoneError
 from compute_agent.model.resource import (
     HUGE_PAGES,
     MEMORY,
@@ -84,26 +81,22 @@ class MemoryController(GuestController):
         self._driver = driver
         self._binds_all = binds_all
         self._memory_types = memory_types
-        self.refused: Mapping[str, Sequence[str]] = {}
 
-    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Record the guests that do not get the type of memory for which they ask."""
-        found = {target.guest.uuid: self._type_refusal(target) for target in targets}
-        self.refused = {uuid: (reason,) for uuid, reason in found.items() if reason}
-
-    def _type_refusal(self, target: GuestTarget) -> str:
+    def list_refusals(self, target: GuestTarget) -> Iterator[str]:
+        """Yield a message if a guest does not get the type of memory for which it asks."""
         wanted, place = target.guest.settings.memory_type, target.assignment
         if wanted is MemoryType.ANY or place is None:
-            return ""
+            return
         others = {node for node in place.mems if self._memory_types.get(node) is not wanted}
         if place.mems and not others:
-            return ""
+            return
         gets = f"it asks for memory of type {wanted}, but gets memory of NUMA nodes {_nodes_text(place.mems)}"
         if wanted not in self._memory_types.values():
-            return f"{gets}: this host has none of that type"
-        if not self._binds_all:
-            return f"{gets}, because its definition binds it to them: remove hw:numa_nodes from its flavor"
-        return f"{gets}: allocate its MEMORY_MB from a provider with the trait {memory_trait(wanted)}"
+            yield f"{gets}: this host has none of that type"
+        elif not self._binds_all:
+            yield f"{gets}, because its definition binds it to them: remove hw:numa_nodes from its flavor"
+        else:
+            yield f"{gets}: allocate its MEMORY_MB from a provider with the trait {memory_trait(wanted)}"
 
     def begin_guest(self, target: GuestTarget) -> None:
         """Bind the memory of a starting guest to the NUMA nodes of its allocation or memory type, if any.
@@ -116,23 +109,20 @@ class MemoryController(GuestController):
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """A text with the NUMA nodes of the guest's memory; None if they are the wanted nodes."""
-        if target.assignment is None or not self._is_bound(target):
+        place = target.assignment
+        if place is None or not self._decides_on(target.guest, place.mems):
             return None
-        has = self._driver.memory_nodes(target.guest, target.assignment.mems)
+        has = self._driver.memory_nodes(target.guest, place.mems)
         if has is None:
             return None
-        return f"memory from NUMA nodes {_nodes_text(has)} in place of {_nodes_text(target.assignment.mems)}"
+        return f"memory from NUMA nodes {_nodes_text(has)} in place of {_nodes_text(place.mems)}"
 
     def apply(self, target: GuestTarget) -> bool:
         """Bind the guest's memory, or remove its binding; return whether a setting was written."""
-        if target.assignment is None or not self._is_bound(target):
-            return False
-        return self._driver.bind_memory(target.guest, target.assignment.mems)
-
-    def _is_bound(self, target: GuestTarget) -> bool:
-        """Whether the agent binds the memory of the target's guest to the NUMA nodes of its assignment."""
         place = target.assignment
-        return self._decides_on(target.guest, frozenset() if place is None else place.mems)
+        if place is None or not self._decides_on(target.guest, place.mems):
+            return False
+        return self._driver.bind_memory(target.guest, place.mems)
 
     def _decides_on(self, guest: Guest, nodes: frozenset[int]) -> bool:
         """Whether the agent binds the guest's memory; ``nodes`` are the NUMA nodes that it would choose."""
@@ -142,23 +132,15 @@ class MemoryController(GuestController):
         wanted = guest.settings.memory_type
         return bool(nodes) and all(self._memory_types.get(node) is wanted for node in nodes)
 
-    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The guests with memory that the agent has bound to NUMA nodes.
+    def list_written(self, guest: Guest, online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """The NUMA nodes to which the agent has bound a guest's memory.
 
         The result is empty if another program binds the memory of guests.
         """
-        if not self._binds_all:
-            return iter(())
-
-        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
-            nodes = self._driver.memory_nodes(guest, frozenset())
-            if nodes is not None:
-                detail = f"memory of NUMA nodes {cpuset.format(nodes)}"
-                yield ReleaseItem(
-                    PINS, str(guest), detail, partial(self._driver.bind_memory, guest, frozenset())
-                )
-
-        return items_by_guest(guests, PINS, of_guest)
+        nodes = self._driver.memory_nodes(guest, frozenset()) if self._binds_all else None
+        if nodes is not None:
+            give_back = partial(self._driver.bind_memory, guest, frozenset())
+            yield ReleaseItem(PINS, str(guest), f"memory of NUMA nodes {cpuset.format(nodes)}", give_back)
 
 
 def _nodes_text(nodes: frozenset[int]) -> str:
@@ -199,31 +181,22 @@ class MemoryLimitController(GuestController):
         self._driver = driver
         self._classes = classes
         self._overhead_mb = overhead_mb
-        self.refused: Mapping[str, Sequence[str]] = {}
 
-    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note the guests that use more memory than their limit, and the limits that guests cannot have.
+    def list_refusals(self, target: GuestTarget) -> Iterator[str]:
+        """Yield messages about limits that a guest cannot have, and about use above its limits.
 
         The agent does not kill a guest for its use.
         """
-        found = {target.guest.uuid: tuple(self._limit_refusals(target)) for target in targets}
-        self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
-
-    def _limit_refusals(self, target: GuestTarget) -> Iterator[str]:
         limits = self._target_limits(target)
-        try:
-            if used := self._used_beyond(target, limits):
-                maximum = limits.maximum or 0
-                yield (
-                    f"it uses {used // _MIB} MiB, but may use only {maximum // _MIB}: the agent sets"
-                    " memory.max once it uses less, because the kernel would kill it now; allocate more"
-                    " MEMORY_MB, or stop it"
-                )
-            yield from self._driver.memory_missing(target.guest, limits)
-            pages = self._driver.huge_page_use(target.guest) if limits.huge_pages else {}
-        except GuestGoneError:
-            # A guest that has ended needs no limits.
-            return
+        if used := self._used_beyond(target, limits):
+            maximum = limits.maximum or 0
+            yield (
+                f"it uses {used // _MIB} MiB, but may use only {maximum // _MIB}: the agent sets"
+                " memory.max once it uses less, because the kernel would kill it now; allocate more"
+                " MEMORY_MB, or stop it"
+            )
+        yield from self._driver.memory_missing(target.guest, limits)
+        pages = self._driver.huge_page_use(target.guest) if limits.huge_pages else {}
         for size, amount in limits.huge_pages or ():
             if pages.get(size, 0) > amount:
                 kib = size * 1024
@@ -253,16 +226,12 @@ class MemoryLimitController(GuestController):
         """Set the memory limits that differ; return whether any limit differed."""
         return self._driver.limit_memory(target.guest, self._wanted_limits(target))
 
-    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The guests with limits or protection of memory that the agent has written."""
-
-        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
-            has = self._driver.memory_limits(guest, _NO_LIMITS)
-            if has is not None:
-                give_back = partial(self._driver.limit_memory, guest, _NO_LIMITS)
-                yield ReleaseItem(PINS, str(guest), f"memory {_limit_text(has)}", give_back)
-
-        return items_by_guest(guests, PINS, of_guest)
+    def list_written(self, guest: Guest, online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """The limits and the protection of a guest's memory that the agent wrote."""
+        has = self._driver.memory_limits(guest, _NO_LIMITS)
+        if has is not None:
+            give_back = partial(self._driver.limit_memory, guest, _NO_LIMITS)
+            yield ReleaseItem(PINS, str(guest), f"memory {_limit_text(has)}", give_back)
 
     def _wanted_limits(self, target: GuestTarget) -> MemoryLimits:
         limits = self._target_limits(target)

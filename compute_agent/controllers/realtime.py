@@ -3,7 +3,7 @@
 Only guest CPUs that run on dedicated CPUs get a realtime schedule. The controller acts in each sync(),
 because a guest can create threads at any time, and new threads start with the usual schedule. A schedule that
 another program changes counts as drift. A function for one guest raises GuestGoneError if the guest has
-ended.
+ended, and OSError if the kernel refuses a change or the notes cannot be written.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from compute_agent.controllers.base import (
     FOREIGN_ROUNDS,
+    GuestController,
     GuestTarget,
-    KernelController,
     PlannedChange,
     ReleaseItem,
-    items_by_guest,
     without_preserved,
 )
 from compute_agent.drivers import procfs
@@ -43,39 +41,25 @@ from compute_agent.schedules.realtime import (
     read_schedules,
     realtime_schedule,
 )
-from compute_agent.schedules.run_notes import RunNote, RunNoteStore, note_of
+from compute_agent.schedules.run_notes import RunNote, RunNotesFile, note_of
 
 LOG = logging.getLogger(__name__)
 
 OPTION: Final = "realtime_priority"
 
 
-@dataclass(frozen=True, slots=True)
-class GuestPlan:
-    """The changes of schedules that a guest needs.
-
-    :ivar changes: the new schedules by thread id.
-    :ivar reasons: sentences about settings that the guest cannot have.
-    :ivar threads: the ids of all threads that run guest CPUs.
-    """
-
-    changes: Mapping[int, ThreadSchedule]
-    reasons: tuple[str, ...]
-    threads: frozenset[int]
-
-
-class RealtimeController(KernelController):
+class RealtimeController(GuestController):
     """Sets and removes realtime schedules of the threads that run guest CPUs."""
 
     name = "realtime"
     compare_rounds = FOREIGN_ROUNDS
-    acts_early = False
+    release_kind = name
 
     def __init__(
         self,
         driver: GuestDriver,
         priorities: Mapping[str, int],
-        store: RunNoteStore,
+        store: RunNotesFile,
         schedules: KernelSchedules,
         count_drift: Callable[[], object] = lambda: None,
     ) -> None:
@@ -92,7 +76,6 @@ class RealtimeController(KernelController):
         self._store = store
         self._schedules = schedules
         self._count_drift = count_drift
-        self.refused: Mapping[str, Sequence[str]] = {}
         #: The threads that got a schedule from the agent, by guest.
         self._threads: dict[str, frozenset[int]] = {}
 
@@ -133,7 +116,7 @@ class RealtimeController(KernelController):
         """The threads that would get another schedule, by guest."""
         for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
             try:
-                changes = self._plan_guest(target, self._is_noted(target.guest)).changes
+                changes, *_ = self._plan_guest(target, self._is_noted(target.guest))
             except GuestGoneError:
                 continue
             priorities = {one.priority for one in changes.values()}
@@ -142,21 +125,14 @@ class RealtimeController(KernelController):
                 change = f"{number} threads -> {_priority_text(priority)}"
                 yield PlannedChange(self.name, str(target.guest), change)
 
-    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The guests with schedules that the agent set."""
-
-        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
-            if lifted := self._plan_lifting(guest):
-                detail = f"{len(lifted)} threads"
-                yield ReleaseItem(self.name, str(guest), detail, partial(self._give_back, guest))
-
-        return items_by_guest(guests, self.name, of_guest)
+    def list_written(self, guest: Guest, online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """The schedules of a guest's threads that the agent set."""
+        if lifted := self._plan_lifting(guest):
+            detail = f"{len(lifted)} threads"
+            yield ReleaseItem(self.name, str(guest), detail, partial(self._give_back, guest))
 
     def _give_back(self, guest: Guest) -> None:
-        """Give the threads of a guest the usual schedule again.
-
-        :raises OSError: the kernel refuses, or the note cannot be removed.
-        """
+        """Give the threads of a guest the usual schedule again."""
         for tid, schedule in self._plan_lifting(guest).items():
             self._write(tid, schedule)
         if not self._plan_lifting(guest):
@@ -178,11 +154,10 @@ class RealtimeController(KernelController):
         priority, noted = self.priority_of(guest), self._is_noted(guest)
         if priority is None and not noted:
             return False, ()
-        plan = self._plan_guest(target, noted)
-        changes, reasons = plan.changes, plan.reasons
+        changes, reasons, threads = self._plan_guest(target, noted)
         if not noted and changes:
             self._keep_note(guest, priority)
-        set_before = self._threads.get(guest.uuid, frozenset()) & plan.threads
+        set_before = self._threads.get(guest.uuid, frozenset()) & threads
         done: dict[int, ThreadSchedule] = {}
         for tid, schedule in changes.items():
             try:
@@ -203,10 +178,7 @@ class RealtimeController(KernelController):
         return bool(done), reasons
 
     def _restore_nice(self, guest: Guest, tids: Collection[int]) -> None:
-        """Give new threads, which start with nice value 0, the nice value of the main thread.
-
-        :raises OSError: the kernel refuses the change.
-        """
+        """Give new threads, which start with nice value 0, the nice value of the main thread."""
         nice = self._schedules.read_nice(guest.pid) or 0
         for tid in tids if nice else ():
             with contextlib.suppress(ProcessLookupError):
@@ -214,10 +186,7 @@ class RealtimeController(KernelController):
                     self._schedules.write_nice(tid, nice)
 
     def _set_strangers_back(self, guest: Guest, done: Mapping[int, ThreadSchedule]) -> None:
-        """Give the usual schedule to threads of other processes that reuse the ids of ended guest threads.
-
-        :raises OSError: the kernel refuses.
-        """
+        """Give the usual schedule to threads of other processes that reuse the ids of ended guest threads."""
         present: frozenset[int] = frozenset()
         with contextlib.suppress(GuestGoneError):
             present = self._driver.thread_ids(guest) if done else present
@@ -239,10 +208,7 @@ class RealtimeController(KernelController):
         return main is not None and note_of(notes, guest.uuid, main) is not None
 
     def _keep_note(self, guest: Guest, priority: int | None) -> None:
-        """Record the realtime priority of a guest in its note; None stands for no priority.
-
-        :raises OSError: the note cannot be written.
-        """
+        """Record the realtime priority of a guest in its note; None stands for no priority."""
         main = procfs.identify_process(guest.pid)
         if main is None:
             raise GuestGoneError(f"guest {guest} has ended")
@@ -250,10 +216,7 @@ class RealtimeController(KernelController):
         LOG.info("Guest %s gets realtime priority %s", guest, priority)
 
     def _drop_note(self, guest: Guest) -> None:
-        """Remove the note of a guest that no longer has priorities.
-
-        :raises OSError: the note cannot be dropped.
-        """
+        """Remove the note of a guest that no longer has priorities."""
         # These threads began after the threads of the guest were listed.
         self._restore_nice(guest, self._driver.vcpu_threads(guest))
         notes = self._store.kept_notes
@@ -266,16 +229,20 @@ class RealtimeController(KernelController):
             self._schedules.write(tid, schedule)
         return schedule
 
-    def _plan_guest(self, target: GuestTarget, noted: bool) -> GuestPlan:
+    def _plan_guest(
+        self, target: GuestTarget, noted: bool
+    ) -> tuple[Mapping[int, ThreadSchedule], tuple[str, ...], frozenset[int]]:
         """Plan the schedules of a guest's threads.
 
         :param noted: whether the guest perhaps has priorities of the agent.
+        :return: the new schedules by thread id, sentences about settings that the guest cannot have, and the
+            ids of all threads that run guest CPUs.
         """
         guest, place = target.guest, target.assignment
         present = self._read_schedules(guest)
         priority, members = self.priority_of(guest), frozenset(present)
         if priority is None or place is None:
-            return GuestPlan(decide_schedules(present, (), USUAL, noted), (), members)
+            return decide_schedules(present, (), USUAL, noted), (), members
         found = {tid: procfs.thread_affinity(tid) for tid in present}
         threads = {tid: cpus for tid, cpus in found.items() if cpus is not None}
         has_others = bool(self._driver.thread_ids(guest) - present.keys())
@@ -289,7 +256,7 @@ class RealtimeController(KernelController):
         # schedule with time slices.
         schedule = realtime_schedule(priority, in_turn=not has_names)
         changes = decide_schedules(present, chosen, schedule, noted)
-        return GuestPlan(changes, (f"{OPTION}: {reason}",) if reason else (), members)
+        return changes, (f"{OPTION}: {reason}",) if reason else (), members
 
     def _read_schedules(self, guest: Guest) -> dict[int, ThreadSchedule]:
         """The schedules of the threads that run guest CPUs, by thread id."""

@@ -27,7 +27,6 @@ from compute_agent.controllers.base import (
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
 from compute_agent.inventory.provider_tree import ProviderNode
-from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Allocation, Guest
 from compute_agent.model.messages import DriverError, GuestGoneError, printable_text
 from compute_agent.model.resource import (
@@ -85,7 +84,10 @@ def cache_demands(
         demand, reasons = _guest_demand(target, caches, host, present)
         # Another program has pinned this guest, perhaps to CPUs of other caches than its allocation names.
         if target.assignment is not None and target.assignment.given:
-            demand = _at_its_caches(demand, target.assignment.cpus, domains)
+            cpus = target.assignment.cpus
+            shares = {cache: len(cpus & inside) for cache, inside in domains.items() if cpus & inside}
+            ways, bandwidth = (at_its_caches(one, shares) for one in (demand.ways, demand.bandwidth))
+            demand = replace(demand, ways=ways, bandwidth=bandwidth)
         found.append(demand)
         if reasons:
             faults[demand.guest] = reasons
@@ -122,13 +124,6 @@ def _guest_demand(
         reserved=reserved,
     )
     return demand, tuple(reasons)
-
-
-def _at_its_caches(demand: GuestDemand, cpus: CpuSet, domains: Mapping[int, CpuSet]) -> GuestDemand:
-    """The demand of a guest, with its amounts moved to the caches of the CPUs on which it runs."""
-    shares = {cache: len(cpus & inside) for cache, inside in domains.items() if cpus & inside}
-    ways, bandwidth = at_its_caches(demand.ways, shares), at_its_caches(demand.bandwidth, shares)
-    return replace(demand, ways=ways, bandwidth=bandwidth)
 
 
 def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict[int, int]:
@@ -214,33 +209,6 @@ next sync() tries again.
 _FULL: Final = (errno.ENOSPC, errno.EBUSY)
 
 
-@dataclass(frozen=True, slots=True)
-class _RoundOutcome:
-    """The result of planning and writing groups in one sync().
-
-    :ivar resolution: the groups that the demands lead to, and the group of each guest.
-    :ivar plan_changes: the changes that the last attempt planned.
-    :ivar held_up: by group, the error that prevents its wanted state.
-    :ivar complete: whether the kernel has all groups of the first attempt, without a fallback.
-    """
-
-    resolution: GroupResolution
-    plan_changes: GroupPlan
-    held_up: Mapping[str, ResctrlError]
-    complete: bool
-
-    @property
-    def refused_by_name(self) -> dict[str, tuple[str, ...]]:
-        """The errors as messages, by the name of the group and by the uuid of each guest in the group."""
-        found: dict[str, tuple[str, ...]] = {
-            name: (str(error),) for name, error in self.held_up.items() if name != DEFAULT_GROUP
-        }
-        for guest, group in self.resolution.membership.items():
-            if group in found:
-                found[guest] = found[group]
-        return found
-
-
 class ResctrlController(KernelController):
     """Keeps the groups of one resctrl mount, and the threads of guests in them.
 
@@ -290,8 +258,7 @@ class ResctrlController(KernelController):
         """The group of each guest at the last sync(), by uuid."""
         self.class_groups: Mapping[str, str] | None = None
         """The group of each class at the last sync(); None before the first sync()."""
-        self.refused: Mapping[str, Sequence[str]] = {}
-        """Reasons why requests were not met: of guests by uuid, and of classes by the name of the group."""
+        # Reasons for the requests of classes are in ``refused`` by the name of the group.
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Make and change the groups of classes and guests, and remove the groups of guests that have left.
@@ -312,37 +279,32 @@ class ResctrlController(KernelController):
         # If this sync() fails halfway, the next sync() must not be skipped. So ``_synced`` is cleared before
         # the writes.
         self._synced = None
-        outcome = self._carry_out(wanted.cache_demands, present)
-        resolution, plan = outcome.resolution, outcome.plan_changes
+        resolution, plan, held_up, is_complete = self._carry_out(wanted.cache_demands, present)
         # The demands have not changed, yet the plan is not empty: another program changed these groups.
         if wanted == self._wanted:
             # A group that is removed belonged to a guest that has left, which is no drift.
             self._repaired = frozenset(step.group for step in plan.steps if not isinstance(step, RemoveGroup))
         self._wanted = wanted
         self.membership = resolution.membership
-        self.refused = _joined_reasons(
-            _joined_reasons(wanted.faults, resolution.refused), outcome.refused_by_name
-        )
+        errors = {name: (str(error),) for name, error in held_up.items() if name != DEFAULT_GROUP}
+        of_guests = {guest: errors[group] for guest, group in self.membership.items() if group in errors}
+        self.refused = _joined_reasons(wanted.faults, resolution.refused, errors | of_guests)
         self._lacking = frozenset(resolution.refused)
         self._warn_once(plan)
-        self._record_changes(plan, outcome.held_up)
+        self._record_changes(plan, held_up)
         # Threads are moved before ``_synced`` is set: if a thread cannot be moved, the next sync() must not
         # be skipped.
         self._move_all(targets)
-        if outcome.complete:
+        if is_complete:
             # The groups are read again after writes, because the kernel rounds bandwidths to its steps.
             self._synced = (wanted, self._read_present() if plan.steps else present)
-        if outcome.held_up:
-            raise DriverError("; ".join(map(str, outcome.held_up.values())))
+        if held_up:
+            raise DriverError("; ".join(map(str, held_up.values())))
 
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """The changes that sync() would make to groups.
-
-        :raises OSError: the groups cannot be read.
-        :raises DriverError: the content of a group cannot be understood.
-        """
+        """The changes that sync() would make to groups."""
         present = self._read_present()
         host = self.control.build_layout(present)
         wanted = cache_demands(without_preserved(targets), zones, host, present).cache_demands
@@ -435,11 +397,16 @@ class ResctrlController(KernelController):
         except BadSchemataError as error:
             raise DriverError(f"resctrl cannot be understood: {error}") from error
 
-    def _carry_out(self, wanted: Iterable[GuestDemand], present: ResctrlGroups) -> _RoundOutcome:
+    def _carry_out(
+        self, wanted: Iterable[GuestDemand], present: ResctrlGroups
+    ) -> tuple[GroupResolution, GroupPlan, Mapping[str, ResctrlError], bool]:
         """Plan and write the groups for the ``wanted`` demands.
 
         If the kernel refuses to make a group, the groups are planned and written again without it. A guest
         that gets no group of its own gets the next suitable group.
+
+        :return: the groups, the plan of the last attempt, by group the error that prevents its wanted state,
+            and whether the kernel has all groups of the first attempt.
         """
         control, max_groups = self.control, None
         barred: dict[str, str] = {}
@@ -470,7 +437,7 @@ class ResctrlController(KernelController):
                         "A resctrl group cannot be created, so its guests use another group: %s", error
                     )
                     barred[name] = f"its resctrl group cannot be made: {error}"
-        return _RoundOutcome(resolution, plan, held_up, not held_up and not barred and max_groups is None)
+        return resolution, plan, held_up, not held_up and not barred and max_groups is None
 
     def _record_changes(self, plan: GroupPlan, held_up: Mapping[str, ResctrlError]) -> None:
         """Record events for changed cache ways and bandwidths of classes."""
@@ -560,10 +527,9 @@ def _give_back_groups(control: ResctrlHandle, steps: Sequence[PlanStep]) -> None
         raise error
 
 
-def _joined_reasons(
-    one: Mapping[str, tuple[str, ...]], other: Mapping[str, tuple[str, ...]]
-) -> dict[str, tuple[str, ...]]:
-    return {name: (*one.get(name, ()), *other.get(name, ())) for name in sorted({*one, *other})}
+def _joined_reasons(*parts: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    names = sorted({name for part in parts for name in part})
+    return {name: tuple(reason for part in parts for reason in part.get(name, ())) for name in names}
 
 
 def _shown_group(group: str) -> str:

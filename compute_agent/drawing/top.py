@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
-from compute_agent.drawing.boxes import format_size
+from compute_agent.drawing.host import format_size
 from compute_agent.model.messages import on_one_line
 
 Document = Mapping[str, Any]

@@ -57,7 +57,7 @@ from compute_agent.resctrl.layout import ResctrlLayout
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.resctrl.resolution import GuestDemand
 from compute_agent.resctrl.schemata import BadSchemataError
-from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies, NoSiblingsError
+from compute_agent.schedules.cookies import CookieError, KernelCookies, NoSiblingsError
 from compute_agent.schedules.realtime import KernelSchedules, read_schedules
 from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
 

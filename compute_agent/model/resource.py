@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -78,22 +78,21 @@ STOCK_NAMES: Final[Mapping[str, str]] = {
 }
 """Custom resource classes for an OpenStack Placement without LLC and MBA, by the class that they replace."""
 
-OWN_CLASSES: Final = frozenset(
-    name for one in RESOURCE_CLASSES for name in (one.name, one.stock_name) if name
-)
+
+def _all_names(classes: Iterable[ResourceClass]) -> frozenset[str]:
+    return frozenset(name for one in classes for name in (one.name, one.stock_name) if name)
+
+
+OWN_CLASSES: Final = _all_names(RESOURCE_CLASSES)
 """The classes with a meaning to the agent: all names of the table, including ``stock_name``."""
 
-HOST_OWNED: Final = frozenset(
-    name for one in RESOURCE_CLASSES if one.host_owned for name in (one.name, one.stock_name) if name
-)
+HOST_OWNED: Final = _all_names(one for one in RESOURCE_CLASSES if one.host_owned)
 """Names of the ``host_owned`` classes, including ``stock_name``."""
 
 MOVABLE: Final = frozenset(one.name for one in RESOURCE_CLASSES if one.movable)
 """Names of the ``movable`` classes."""
 
-EXCLUSIVE: Final = frozenset(
-    name for one in RESOURCE_CLASSES if one.exclusive for name in (one.name, one.stock_name) if name
-)
+EXCLUSIVE: Final = _all_names(one for one in RESOURCE_CLASSES if one.exclusive)
 """Names of the ``exclusive`` classes, including ``stock_name``."""
 
 CPU_CLASSES: Final = frozenset(one.name for one in RESOURCE_CLASSES if one.cpu)

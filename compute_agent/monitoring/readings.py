@@ -25,7 +25,6 @@ from compute_agent.resctrl.monitoring import (
     TOTAL_BYTES,
     BandwidthTotals,
     CounterSample,
-    CounterValue,
 )
 from compute_agent.resctrl.platform import ResctrlPlatform
 
@@ -129,7 +128,7 @@ class CacheUse(NamedTuple):
 class GroupCounters(NamedTuple):
     """The counters of a resctrl group, and their rates in bytes a second, by cache id and event."""
 
-    values: Mapping[tuple[int, str], CounterValue]
+    values: Mapping[tuple[int, str], int | None]
     rates: Mapping[tuple[int, str], float]
 
     def cache_uses(self) -> dict[int, CacheUse]:
@@ -137,7 +136,7 @@ class GroupCounters(NamedTuple):
         values, rates = self.values, self.rates
         return {
             cache: CacheUse(
-                occupancy if isinstance(occupancy := values.get((cache, OCCUPANCY)), int) else None,
+                values.get((cache, OCCUPANCY)),
                 rates.get((cache, LOCAL_BYTES)),
                 rates.get((cache, TOTAL_BYTES)),
             )

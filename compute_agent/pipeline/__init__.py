@@ -17,6 +17,5 @@ allocations. A controller that fails stays pending and is called again after the
 
 ``agent``, ``cmd``, ``loops``, ``throttling`` and ``usage`` are allowed to import this package. The package
 imports controllers, drivers and policies, and frozen dataclasses of other packages, such as ``report``. The
-module :mod:`~compute_agent.pipeline.metrics` has the metrics of the worker, and
-:mod:`~compute_agent.pipeline.overview` the summary of guests for ``status``.
+module :mod:`~compute_agent.pipeline.metrics` has the metrics of the worker.
 """

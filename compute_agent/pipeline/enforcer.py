@@ -173,7 +173,7 @@ class GuestEnforcer:
         """
         self._sync(host_state)
         for controller in self._controllers:
-            waiting = [entry for entry in self.cache.pending_for(controller.name) if entry is not but]
+            waiting = [entry for entry in self.cache if controller.name in entry.pending and entry is not but]
             for entry in sorted(waiting, key=lambda entry: _is_pinned(entry, host_state)):
                 try:
                     self._apply_controller(controller, entry, host_state)
@@ -253,15 +253,13 @@ class GuestEnforcer:
 
     def note_cache_delay(self, guest: Guest) -> None:
         """Record how old the process of a started guest was when it got its cache group, if it has one."""
-        entry, early = self.cache.get(guest.uuid), self._early_controllers()
-        if entry is None or not early or any(controller.name in entry.pending for controller in early):
+        early = {controller.name for controller in self._controllers if controller.acts_early}
+        entry = self.cache.get(guest.uuid)
+        if entry is None or not early or not early.isdisjoint(entry.pending):
             return
         entry.cache_delay = self._expected.delay_of(guest)
         if entry.cache_delay is not None:
             self._metrics.cache_group_seconds.observe(entry.cache_delay)
-
-    def _early_controllers(self) -> list[KernelController]:
-        return [controller for controller in self._controllers if controller.acts_early]
 
     def update_gauges(self) -> None:
         """Set the metric for the number of pending changes of each controller."""

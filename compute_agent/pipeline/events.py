@@ -1,8 +1,10 @@
 """Events of the worker's queue.
 
-An event contains all data that the worker needs, so that the worker sends no requests to Placement. ``as_of``
-is the time, in monotonic seconds, at which the event's allocations were requested from Placement. The
-*answer* to an event is the result of the future that ``submit()`` returns.
+An event contains all data that the worker needs, so that the worker sends no requests to Placement.
+``allocation`` is the guest's allocation, and ``owner`` the project, user and type of its consumer. None means
+that Placement was not asked, or did not answer. ``as_of`` is the time, in monotonic seconds, at which the
+event's allocations were requested from Placement. ``declared`` has the names of the settings that a request
+sets explicitly. The *answer* to an event is the result of the future that ``submit()`` returns.
 """
 
 from __future__ import annotations
@@ -26,8 +28,6 @@ class StartGuest:
 
     :ivar command: the program and arguments of the guest.
     :ivar cwd: the working directory of the guest.
-    :ivar declared: the names of the settings that the request sets explicitly.
-    :ivar owner: project, user and type of the guest's consumer in Placement; None if unknown.
     """
 
     uuid: str
@@ -50,7 +50,6 @@ class AdoptGuest:
     The answer is the guest's GuestView, or GuestRefusedError with the reason.
 
     :ivar origin: the process id, or the folder of the cgroup.
-    :ivar declared: the names of the settings that the request sets explicitly.
     """
 
     uuid: str
@@ -65,13 +64,12 @@ class AdoptGuest:
 
 @dataclass(frozen=True, slots=True)
 class GuestStarted:
-    """A driver reports a running guest.
+    """A driver reports a running guest. An owner of None means that the owner is unchanged.
 
-    :ivar allocation: the guest's allocation; None means that Placement was not asked, or did not answer.
     :ivar since: the time, in monotonic seconds, at which the driver saw the guest.
     :ivar started: whether the guest has just started. If False, the guest has changed its settings or its
-        main process, or the agent sees it for the first time.
-    :ivar owner: project, user and type of the guest's consumer; None means unchanged.
+        main process, or the agent sees it for the first time. The cache cannot determine this: a guest can
+        continue with another pid, and can be found before its start is reported.
     """
 
     guest: Guest
@@ -87,9 +85,6 @@ class GuestExpected:
     """A guest is about to start.
 
     If the guest can have a cache group, the answer comes when the group exists.
-
-    :ivar allocation: the guest's allocation; None means that Placement did not answer.
-    :ivar owner: project, user and type of the guest's consumer; None means that Placement did not answer.
     """
 
     guest: Guest

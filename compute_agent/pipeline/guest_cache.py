@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from compute_agent.host.topology import HostTopology
+from compute_agent.model import cpuset
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.state import SavedGuest
@@ -28,10 +29,8 @@ class ConsumerFacts:
 
 @dataclass(slots=True)
 class CachedGuest:
-    """One guest, with its allocation, assignment and pending changes.
+    """One guest, with the last answers of Placement (:class:`ConsumerFacts`), and its pending changes.
 
-    :ivar allocation: the guest's allocation on this host in the last answer of Placement; None if there was
-        no answer yet.
     :ivar assignment: the CPUs of the guest; None means that the agent does not place the guest.
     :ivar refusal: the reason why the policy refused the guest; empty if the policy did not refuse the guest.
         A refused guest is assigned only CPUs that no other guest holds.
@@ -47,8 +46,6 @@ class CachedGuest:
         consumer holds it.
     :ivar cache_delay: the age of the guest's process, in seconds, when it was put into its cache group; None
         if unknown.
-    :ivar owner: project, user and type of the guest's consumer in Placement; None if unknown.
-    :ivar without_room: whether Placement has last refused the agent's claim for the guest for lack of room.
     """
 
     guest: Guest
@@ -70,6 +67,17 @@ class CachedGuest:
     def consumer_facts(self) -> ConsumerFacts:
         """The answers of Placement about the guest."""
         return ConsumerFacts(self.allocation, self.owner, self.without_room)
+
+    @property
+    def place_words(self) -> str:
+        """The last words of a message about the guest, with its CPUs, such as `` on dedicated CPUs 2-3``."""
+        if self.assignment is None:
+            return " on any CPU, and the agent leaves it there"
+        if self.assignment.dedicated:
+            kind = "dedicated CPUs"
+        else:
+            kind = "CPUs that no guest holds," if self.refusal else "shared CPUs"
+        return f" on {kind} {cpuset.format(self.assignment.cpus)}"
 
     @property
     def saved_guest(self) -> SavedGuest:
@@ -129,16 +137,11 @@ class GuestCache:
         self.mark_pending(entry)
 
     def remove(self, uuid: str) -> None:
-        """Remove a guest from the cache."""
-        del self._guests[uuid]
+        """Remove a guest from the cache; a missing guest is not an error."""
+        self._guests.pop(uuid, None)
         self._holdings = None
         # sync() has to run again: only there controllers notice the end, and remove the guest's cache group.
         self.synced = False
-
-    def discard(self, uuid: str) -> None:
-        """Remove a guest from the cache; a missing guest is not an error."""
-        if uuid in self._guests:
-            self.remove(uuid)
 
     def lose_guest(self, uuid: str, saved: SavedGuest) -> None:
         """Keep the CPUs of a lost guest: one that perhaps still runs, but that the driver cannot manage."""
@@ -183,10 +186,6 @@ class GuestCache:
                 self._holdings = None
             entry.assignment = assignment
             self.mark_pending(entry)
-
-    def pending_for(self, controller: str) -> Iterator[CachedGuest]:
-        """The guests for which the controller with this name still has to apply changes."""
-        return (entry for entry in self if controller in entry.pending)
 
     def held_cpus(self) -> Mapping[str, frozenset[int]]:
         """The dedicated CPUs that guests hold, by uuid. The result is a new object only after a change."""

@@ -19,7 +19,7 @@ from compute_agent import kept_json
 from compute_agent.classification.resolution import ManualValues, resolve_settings
 from compute_agent.classification.rules import GuestFacts
 from compute_agent.events.event import EventKind, EventRecorder
-from compute_agent.files import UnsafeFileError, read_own, write_durably
+from compute_agent.files import write_durably
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import SETTING_NAMES, SettingSource, read_setting, setting_text
 from compute_agent.pipeline.guest_cache import ConsumerFacts
@@ -65,19 +65,9 @@ class ManualSettings:
 
     @classmethod
     def look_up(cls, path: Path) -> ManualSettings:
-        """Read a file for a command that must not change it; the result is empty if the file is unusable.
-
-        :raises UnsafeFileError: other users could have written the file.
-        """
+        """Read a file for a command that must not change it; see :func:`kept_json.look_up`."""
         found = cls()
-        try:
-            found._texts = _parse_texts(read_own(path))
-        # This error is also an OSError. It is raised again, because the file is not damaged but dangerous.
-        except UnsafeFileError:
-            raise
-        except (OSError, ValueError):
-            # Only the running agent renames a damaged file, and logs this.
-            pass
+        found._texts = kept_json.look_up(path, _parse_texts, {})
         return found
 
     @property
@@ -193,25 +183,6 @@ def _checked_text(name: str, text: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedSettings:
-    """A text with the changed settings of a guest, such as ``qos_class = BE (rule night)``."""
-
-    words: tuple[str, ...]
-
-    @classmethod
-    def compare_guests(cls, before: Guest, after: Guest) -> ChangedSettings:
-        """The settings that have a new value in ``after``, each with the source of its new value."""
-        return cls(
-            tuple(
-                f"{name} = {setting_text(getattr(after.settings, name)) or 'none'}"
-                f" ({after.setting_sources.get(name, SettingSource.DEFAULT)})"
-                for name in SETTING_NAMES
-                if getattr(before.settings, name) != getattr(after.settings, name)
-            )
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class ResolutionInput:
     """The inputs from which a guest's settings are resolved: facts, and settings by hand and by the fleet."""
 
@@ -260,9 +231,8 @@ class GuestClassifier:
 
         A caller can also resolve them by other rules.
         """
-        return ResolutionInput(
-            guest, guest_facts(guest, consumer, host_state), self.manual.values(guest.uuid)
-        )
+        facts = guest_facts(guest, consumer, host_state)
+        return ResolutionInput(guest, facts, self.manual.values(guest.uuid))
 
     def report_problems(self, guest: Guest) -> None:
         """Record the problems with settings of a guest that are new since the last report."""
@@ -283,10 +253,15 @@ class GuestClassifier:
             del self._reported[guest.uuid]
 
     def report_change(self, before: Guest, after: Guest) -> None:
-        """Record the changed settings of a running guest."""
-        changed = ChangedSettings.compare_guests(before, after)
-        if changed.words:
-            words = ", ".join(changed.words)
+        """Record the changed settings of a running guest, each with the source of its new value."""
+        changed = [
+            f"{name} = {setting_text(getattr(after.settings, name)) or 'none'}"
+            f" ({after.setting_sources.get(name, SettingSource.DEFAULT)})"
+            for name in SETTING_NAMES
+            if getattr(before.settings, name) != getattr(after.settings, name)
+        ]
+        if changed:
+            words = ", ".join(changed)
             self._recorder.record_done(LOG.info, EventKind.CONFIGURE, after, "Guest %s is set to %s", words)
 
     def forget_guest(self, uuid: str) -> None:

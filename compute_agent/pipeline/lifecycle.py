@@ -14,15 +14,17 @@ from dataclasses import replace
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.events.event import EventKind, EventRecorder, NamedSubject
+from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model.guest import Allocation, Guest, GuestHolding, GuestMigration
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.enforcer import GuestEnforcer
+from compute_agent.pipeline.events import AllocationsRead, GuestStarted
 from compute_agent.pipeline.guest_cache import CachedGuest, ConsumerFacts, UnclaimedHolding
 from compute_agent.pipeline.guest_settings import GuestClassifier
 from compute_agent.pipeline.metrics import AgentMetrics
-from compute_agent.pipeline.placer import GuestPlacer, place_words
-from compute_agent.pipeline.state import SavedGuest
+from compute_agent.pipeline.placer import GuestPlacer
+from compute_agent.pipeline.state import AgentState, SavedGuest
 from compute_agent.policy.policies import KernelPlacement
 from compute_agent.report.history import ConsumerOwner
 
@@ -75,26 +77,16 @@ class GuestLifecycle:
         """
         self._limits: Limits = {}
         self._owners: Mapping[str, ConsumerOwner] = {}
+        self._gone_devices: dict[str, dict[str, Guest]] = {}
+        """The guests that hold a vanished PCI device, by address of the device and uuid of the guest."""
+        self._unallocated: frozenset[str] = frozenset()
+        """Uuids of the guests for which the log already has a warning about a missing allocation."""
 
-    def begin_with(
-        self,
-        saved: Mapping[str, SavedGuest],
-        limits: Limits,
-        unclaimed: Mapping[str, Allocation],
-        migrations: Mapping[str, str],
-        owners: Mapping[str, ConsumerOwner],
-    ) -> None:
-        """Remember the state that the previous run of the agent has saved, for take_over().
-
-        :param saved: the guests in the state file, by uuid.
-        :param limits: the limits of throttling by uuid of the guest.
-        :param unclaimed: the allocations of consumers without a guest, by consumer.
-        :param migrations: uuids of migrating guests, by the consumer of the migration.
-        :param owners: the project and user of each consumer, by uuid of the consumer.
-        """
-        self._cache.migrations = dict(migrations)
-        self._cache.hold_for(unclaimed, time.monotonic())
-        self._saved, self._limits, self._owners = saved, limits, owners
+    def begin_with(self, saved: AgentState, limits: Limits) -> None:
+        """Remember the state that the previous run of the agent has saved, and limits, for take_over()."""
+        self._cache.migrations = dict(saved.migrations)
+        self._cache.hold_for(saved.unclaimed, time.monotonic())
+        self._saved, self._limits, self._owners = saved.guests, limits, saved.history.holders
         self._awaited = None
 
     @property
@@ -111,22 +103,9 @@ class GuestLifecycle:
         """Whether a saved guest perhaps belongs to a driver that has not listed its guests yet."""
         return self._awaited is not None and self._saved is not None and uuid in self._saved
 
-    def enter_guest(
-        self,
-        guest: Guest,
-        allocation: Allocation | None,
-        as_of: float = 0.0,
-        started: bool = False,
-        owner: ConsumerOwner | None = None,
-    ) -> None:
-        """Add a guest that runs, or update its entry, and place it.
-
-        :param allocation: the guest's allocation; None means that Placement was not asked, or did not answer.
-        :param as_of: the time, in monotonic seconds, of the request to Placement.
-        :param started: whether the driver reports a start. The cache cannot determine this: a guest can
-            continue with another pid, and can be found before its start is reported.
-        :param owner: project, user and type of the guest's consumer; None means unchanged.
-        """
+    def enter_guest(self, event: GuestStarted) -> None:
+        """Add a guest that runs, or update its entry, and place it."""
+        guest, allocation, owner = event.guest, event.allocation, event.owner
         # The allocation of a migration counts only if Placement's answer is empty, or if a new guest has no
         # answer.
         entry = self._cache.get(guest.uuid)
@@ -150,17 +129,17 @@ class GuestLifecycle:
             entry.owner = owner or entry.owner
             guest = self._classify_guest(guest, replace(entry.consumer_facts, allocation=held))
             # A start creates new cgroups, which have no limits. Throttling will decide about the new run.
-            if started and guest != entry.guest:
+            if event.started and guest != entry.guest:
                 entry.limits.clear()
             self.use_settings(entry, guest)
         if allocation is not None:
             if allocation != entry.allocation:
                 self._cache.mark_pending(entry)
-            entry.allocation, entry.as_of = allocation, as_of
+            entry.allocation, entry.as_of = allocation, event.as_of
             entry.migration = None if through is None else through.migration
         self._placer.place_guest(entry)
         # Only a guest that has just started is stopped, because a guest that has run longer would lose work.
-        if started and entry.refusal and self._placer.host_state.refuse_unplaced:
+        if event.started and entry.refusal and self._placer.host_state.refuse_unplaced:
             self._stop_unplaced(entry)
 
     def _classify_guest(self, guest: Guest, consumer: ConsumerFacts) -> Guest:
@@ -191,26 +170,21 @@ class GuestLifecycle:
         self._cache.mark_pending(entry)
         return True
 
-    def read_allocations(
-        self,
-        allocations: Mapping[str, Allocation],
-        migrations: Mapping[str, GuestMigration],
-        owners: Mapping[str, ConsumerOwner],
-        as_of: float,
-    ) -> None:
-        """Apply new allocations to the guests that have them, by uuid of the guest.
-
-        :param as_of: the time of the answer of Placement, in monotonic seconds.
-        """
-        LOG.debug("The worker got new allocations of %d guests", len(allocations))
-        for uuid, held in allocations.items():
+    def read_allocations(self, event: AllocationsRead) -> None:
+        """Apply new allocations to the guests and consumers that have them."""
+        # Consumers come first, because hold_for() drops ended migrations. The allocations of guests are
+        # handled after them, and add the current migrations again.
+        if event.held is not None:
+            self._cache.hold_for(event.held, event.as_of)
+        LOG.debug("The worker got new allocations of %d guests", len(event.allocations))
+        for uuid, held in event.allocations.items():
             entry = self._cache.get(uuid)
-            if entry is None or as_of < entry.as_of:
+            if entry is None or event.as_of < entry.as_of:
                 continue  # The entry has a newer answer of Placement, for example from a start.
-            entry.as_of = as_of
+            entry.as_of = event.as_of
             allocation = self._placer.host_state.own_part(held)
-            self._follow_migration(entry, migrations.get(uuid))
-            entry.owner = owners.get(uuid, entry.owner)
+            self._follow_migration(entry, event.migrations.get(uuid))
+            entry.owner = event.owners.get(uuid, entry.owner)
             if allocation != entry.allocation:
                 held_now = self._placer.host_state.in_words(allocation)
                 self._recorder.record_done(
@@ -238,6 +212,42 @@ class GuestLifecycle:
                     entry.guest,
                     entry.guest.settings.qos_class,
                     entry.guest.deferred_class,
+                )
+
+    def warn_of_unallocated(self) -> None:
+        """Log a warning for each guest that has lost its allocation."""
+        unallocated = {entry.guest.uuid: entry for entry in self._cache if entry.allocation == {}}
+        for uuid in sorted(unallocated.keys() - self._unallocated):
+            entry = unallocated[uuid]
+            LOG.warning(
+                "Guest %s has no allocation on this host, and runs%s: see compute-agent audit",
+                entry.guest,
+                entry.place_words,
+            )
+        self._unallocated = frozenset(unallocated)
+
+    def compare_devices(self, before: ProviderTree, now: ProviderTree) -> None:
+        """Record held PCI devices that vanished, or are not offered any more, and devices that returned."""
+        had, has = ({node.uuid: node.device for node in tree.device_providers} for tree in (before, now))
+        for uuid in (uuid for uuid in had if uuid not in has):
+            for entry in self._cache:
+                if uuid in (entry.allocation or {}):
+                    self._gone_devices.setdefault(had[uuid], {})[entry.guest.uuid] = entry.guest
+                    self._recorder.record_done(
+                        LOG.warning,
+                        EventKind.DEVICE_GONE,
+                        entry.guest,
+                        "Guest %s holds the PCI device %s, which is gone, or not offered any more",
+                        had[uuid],
+                    )
+        for address in has.values():
+            for guest in self._gone_devices.pop(address, {}).values():
+                self._recorder.record_done(
+                    LOG.info,
+                    EventKind.DEVICE_BACK,
+                    guest,
+                    "The PCI device that guest %s held is back: %s",
+                    address,
                 )
 
     def _follow_migration(self, entry: CachedGuest, migration: GuestMigration | None) -> None:
@@ -390,10 +400,7 @@ class GuestLifecycle:
             self._cache.unclaimed[uuid] = UnclaimedHolding(saved.allocation, time.monotonic())
 
     def reconcile_guests(self) -> None:
-        """Update the cache from the driver's list of guests, and mark guests with drifted settings.
-
-        :raises DriverError: the driver cannot list the guests.
-        """
+        """Update the cache from the driver's list of guests, and mark guests with drifted settings."""
         awaited = self._awaited or frozenset()
         with procfs.sharing_reads() as readings:
             running = self._list_known(awaited)
@@ -406,11 +413,11 @@ class GuestLifecycle:
                 # A lost guest that the driver can manage again keeps its CPUs. The CPUs of an unknown guest
                 # are read from the kernel.
                 if uuid in self._cache.lost:
-                    self.enter_guest(guest, None)
+                    self.enter_guest(GuestStarted(guest, None))
                 else:
                     self._find_guest(guest)
             elif known.guest.pid != guest.pid:
-                self.enter_guest(guest, None)  # the driver has missed an end and a start
+                self.enter_guest(GuestStarted(guest, None))  # the driver has missed an end and a start
         if self._cache.lost:
             kept = self._driver.lost_guests().keys() | (self._saved or {}).keys()
             for uuid in self._cache.lost.keys() - kept:
@@ -434,7 +441,7 @@ class GuestLifecycle:
         entry = CachedGuest(guest, held, assignment, limits=limits, owner=owner)
         self._cache.add(entry)
         message = "Guest %s was not known to the agent before; it runs%s"
-        self._recorder.record_done(LOG.info, EventKind.FIND, guest, message, place_words(entry))
+        self._recorder.record_done(LOG.info, EventKind.FIND, guest, message, entry.place_words)
         self._placer.take_up(entry)
 
     def _held_before(self, guest: Guest, reported: Allocation | None = None) -> Allocation | None:

@@ -5,7 +5,11 @@ All other packages create their own metrics, in the same registry.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from compute_agent.pipeline.guest_cache import CachedGuest, GuestView
 
 
 class AgentMetrics:
@@ -113,3 +117,20 @@ class AgentMetrics:
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0),
             registry=self.registry,
         )
+
+    def show_guests(self, entries: Sequence[CachedGuest], views: Sequence[GuestView]) -> None:
+        """Set the metrics that count guests, such as guests without an allocation.
+
+        :param entries: all guests in the cache.
+        :param views: present copies of these guests.
+        """
+        self.guests.set(len(entries))
+        # An empty allocation is an answer of Placement. The allocation None means that there was no answer.
+        # The next lines count such guests as unknown.
+        self.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
+        self.unknown_guests.set(sum(entry.allocation is None for entry in entries))
+        self.migrating_guests.set(sum(entry.migration is not None for entry in entries))
+        self.refused_guests.set(sum(bool(entry.refusal) for entry in entries))
+        self.preserved_guests.set(sum(entry.guest.settings.preserve for entry in entries))
+        self.stray_guests.set(sum(bool(entry.stray) for entry in entries))
+        self.remote_memory_guests.set(sum(bool(view.remote_memory) for view in views))

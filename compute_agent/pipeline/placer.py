@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from compute_agent.events.event import EventKind, EventRecorder
-from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import UNCONSTRAINED, Allocation, CpuAssignment, Guest
 from compute_agent.model.guest_settings import MemoryType
@@ -340,30 +339,20 @@ class GuestPlacer:
             reason += "; it is left where it is as long as no guest holds any CPU"
         elif place is None:
             reason += "; it is left where it is, as other guests hold all CPUs"
+        # The words depend on the refusal.
         before, entry.refusal = entry.refusal, reason
-        # A refused guest is placed again at many events. Only a new reason is recorded.
-        if before != reason:
-            self._recorder.record_done(
-                LOG.warning,
-                EventKind.REFUSE,
-                entry.guest,
-                "Guest %s does not get the CPUs that it needs: %s; it runs%s",
-                reason,
-                place_words(entry),
-            )
+        self._record_refusal(entry, before, f"{reason}; it runs{entry.place_words}")
 
     def _leave_in_place(self, entry: CachedGuest, reason: str) -> None:
         """Leave a guest where it is, and record why the demands of its definition cannot be met."""
-        reason += "; it is left where it is"
-        before, entry.refusal = entry.refusal, reason
-        if before != reason:
-            self._recorder.record_done(
-                LOG.warning,
-                EventKind.REFUSE,
-                entry.guest,
-                "Guest %s does not get the CPUs that it needs: %s",
-                reason,
-            )
+        before, entry.refusal = entry.refusal, f"{reason}; it is left where it is"
+        self._record_refusal(entry, before, entry.refusal)
+
+    def _record_refusal(self, entry: CachedGuest, before: str, words: str) -> None:
+        # A refused guest is placed again at many events. Only a new reason is recorded.
+        if entry.refusal != before:
+            message = "Guest %s does not get the CPUs that it needs: %s"
+            self._recorder.record_done(LOG.warning, EventKind.REFUSE, entry.guest, message, words)
 
     def _supply_and_request(self, entry: CachedGuest) -> tuple[CpuSupply, GuestRequest]:
         request = request_for(self.host_state, entry.guest, entry.allocation or {})
@@ -399,7 +388,7 @@ class GuestPlacer:
             self.place_reason(entry.allocation),
         )
         self._recorder.record_done(
-            LOG.info, EventKind.MOVE, entry.guest, told, move.gain, place_words(entry), reason=reason
+            LOG.info, EventKind.MOVE, entry.guest, told, move.gain, entry.place_words, reason=reason
         )
 
     def place_reason(self, allocation: Allocation | None) -> str:
@@ -418,7 +407,7 @@ class GuestPlacer:
     def _tell_place(self, entry: CachedGuest, message: str) -> None:
         reason = self.place_reason(entry.allocation)
         self._recorder.record_done(
-            LOG.info, EventKind.PLACE, entry.guest, message, place_words(entry), reason=reason
+            LOG.info, EventKind.PLACE, entry.guest, message, entry.place_words, reason=reason
         )
 
     def read_back(self, guest: Guest, found: KernelPlacement) -> CpuAssignment | None:
@@ -439,14 +428,3 @@ def stray_warning(uuid: str, stray: str, name: str = "") -> str:
         f"Guest {full_name(name, uuid)} stays where it is, and no other guest gets its CPUs, but {stray}:"
         f" compute-agent guest move {uuid} moves it into the current CPU sets"
     )
-
-
-def place_words(entry: CachedGuest) -> str:
-    """The last words of a message about a guest, with its CPUs, such as `` on dedicated CPUs 2-3``."""
-    if entry.assignment is None:
-        return " on any CPU, and the agent leaves it there"
-    if entry.assignment.dedicated:
-        kind = "dedicated CPUs"
-    else:
-        kind = "CPUs that no guest holds," if entry.refusal else "shared CPUs"
-    return f" on {kind} {cpuset.format(entry.assignment.cpus)}"

@@ -8,7 +8,6 @@ the file could not be written; the next call tries again.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
@@ -20,7 +19,7 @@ from typing import Any, Final
 
 from compute_agent import files, kept_json
 from compute_agent.drivers.base import split_names
-from compute_agent.files import UnsafeFileError, read_own, secure_folder, write_durably
+from compute_agent.files import secure_folder, write_durably
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest import Allocation, CpuAssignment
 from compute_agent.report.history import ConsumerOwner, OlderCopy, PlacementHistory
@@ -112,8 +111,7 @@ class StateFile:
             if used.issuperset(split_names(self._state.driver)):
                 used.add("")
             guests = {uuid: guest for uuid, guest in self._state.guests.items() if guest.driver in used}
-            self._state = replace(self._state, driver=driver, guests=guests)
-            self._write()
+            self._write(replace(self._state, driver=driver, guests=guests))
 
     def keep_guests(
         self,
@@ -122,26 +120,18 @@ class StateFile:
         migrations: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Replace guests, allocations without a guest, and migrations, and wait until they are on disk."""
-        with self._lock:
-            self._state = replace(
-                self._state, guests=dict(guests), unclaimed=dict(unclaimed), migrations=dict(migrations)
-            )
-            self._write()
+        self._keep_parts(guests=dict(guests), unclaimed=dict(unclaimed), migrations=dict(migrations))
 
     def keep_owned(self, owned: Ownership) -> None:
         """Replace the classes and traits that the agent owns in Placement.
 
         The data is on disk when this method returns.
         """
-        with self._lock:
-            self._state = replace(self._state, owned=dict(owned))
-            self._write()
+        self._keep_parts(owned=dict(owned))
 
     def keep_nova_root(self, root: NovaRoot | None) -> None:
         """Replace the root provider of nova-compute, and wait until it is on disk."""
-        with self._lock:
-            self._state = replace(self._state, nova_root=root)
-            self._write()
+        self._keep_parts(nova_root=root)
 
     @property
     def former_values(self) -> FormerValues:
@@ -150,9 +140,7 @@ class StateFile:
 
     def keep_former_values(self, former: FormerValues) -> None:
         """Replace the former contents of kernel files, and wait until they are on disk."""
-        with self._lock:
-            self._state = replace(self._state, former_values=former)
-            self._write()
+        self._keep_parts(former_values=former)
 
     @property
     def former_watermarks(self) -> Any:
@@ -164,28 +152,27 @@ class StateFile:
 
         :raises OSError: the file could not be written; the next write of the file removes this state.
         """
-        with self._lock:
-            self._state = replace(self._state, former_watermarks=None)
-            self._write()
+        self._keep_parts(former_watermarks=None)
 
     def keep_history(self, history: PlacementHistory) -> None:
         """Replace the history of Placement's database, and wait until it is on disk."""
-        with self._lock:
-            self._state = replace(self._state, history=history)
-            self._write()
+        self._keep_parts(history=history)
 
     def keep_maintenance(self, maintenance: HostMaintenance) -> None:
         """Replace the operator's request for maintenance, and wait until it is on disk."""
-        with self._lock:
-            self._state = replace(self._state, maintenance=maintenance)
-            self._write()
+        self._keep_parts(maintenance=maintenance)
 
-    def _write(self) -> None:
+    def _keep_parts(self, **parts: Any) -> None:
+        """Replace fields of the state, by name, and wait until the new values are on disk."""
+        with self._lock:
+            self._write(replace(self._state, **parts))
+
+    def _write(self, state: AgentState) -> None:
+        self._state = state
         # Most events do not change the saved state, and a write waits for an fsync(2).
-        if self._state == self._saved:
-            return
-        write_durably(self.path, dump(self._state))
-        self._saved = self._state
+        if state != self._saved:
+            write_durably(self.path, dump(state))
+            self._saved = state
 
 
 def look_up(path: Path) -> AgentState:
@@ -193,12 +180,7 @@ def look_up(path: Path) -> AgentState:
 
     :raises UnsafeFileError: other users could have written the file.
     """
-    try:
-        return parse(read_own(path))
-    except UnsafeFileError:
-        raise
-    except (OSError, ValueError):
-        return AgentState()
+    return kept_json.look_up(path, parse, AgentState())
 
 
 def lock_state_folder(folder: Path) -> int:
@@ -253,40 +235,32 @@ def parse(content: bytes) -> AgentState:
 
     :raises ValueError: the content is damaged, or of another version; the text has the reason.
     """
-    try:
-        document = json.loads(content)
-        version = document["version"]
-        if version != VERSION:
-            # Exact types are compared, because True is an instance of int, too.
-            later = type(version) is int and version > VERSION
-            origin = ": a later release wrote it, which can use it again" if later else ""
-            raise ValueError(f"version {version!r} is not {VERSION}{origin}")
-        data = kept_json.checked_data(document)
-        # Former releases wrote no driver of a guest: all guests had the driver of the host.
-        driver = str(data.get("driver", ""))
-        return AgentState(
-            guests={uuid: _guest_from_json(guest, driver) for uuid, guest in data["guests"].items()},
-            owned={
-                uuid: OwnedNames(
-                    frozenset(owned["classes"]),
-                    frozenset(owned["traits"]),
-                    frozenset((name, field, value) for name, field, value in owned.get("written", ())),
-                )
-                for uuid, owned in data["owned"].items()
-            },
-            # get() is for parts that files of former releases do not have.
-            unclaimed={uuid: _allocation_to_json(held) for uuid, held in data.get("unclaimed", {}).items()},
-            migrations={str(one): str(guest) for one, guest in data.get("migrations", {}).items()},
-            driver=driver,
-            maintenance=_parse_maintenance(data.get("maintenance")),
-            nova_root=_nova_root(data.get("nova_root")),
-            former_values=_former_values(data.get("former_values")),
-            history=_parse_history(data.get("history")),
-            former_watermarks=data.get("qos"),
-        )
-    # RecursionError: a damaged file can have more nested brackets than json supports.
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
+    return kept_json.parse(VERSION, content, lambda document: _read_state(kept_json.checked_data(document)))
+
+
+def _read_state(data: Any) -> AgentState:
+    # Former releases wrote no driver of a guest: all guests had the driver of the host.
+    driver = str(data.get("driver", ""))
+    return AgentState(
+        guests={uuid: _guest_from_json(guest, driver) for uuid, guest in data["guests"].items()},
+        owned={
+            uuid: OwnedNames(
+                frozenset(owned["classes"]),
+                frozenset(owned["traits"]),
+                frozenset((name, field, value) for name, field, value in owned.get("written", ())),
+            )
+            for uuid, owned in data["owned"].items()
+        },
+        # get() is for parts that files of former releases do not have.
+        unclaimed={uuid: _allocation_to_json(held) for uuid, held in data.get("unclaimed", {}).items()},
+        migrations={str(one): str(guest) for one, guest in data.get("migrations", {}).items()},
+        driver=driver,
+        maintenance=_parse_maintenance(data.get("maintenance")),
+        nova_root=_nova_root(data.get("nova_root")),
+        former_values=_former_values(data.get("former_values")),
+        history=_parse_history(data.get("history")),
+        former_watermarks=data.get("qos"),
+    )
 
 
 def _load(path: Path) -> AgentState:

@@ -54,11 +54,9 @@ from compute_agent.pipeline.guest_settings import GuestClassifier, ManualSetting
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.lifecycle import GuestLifecycle, Limits, observe_guest
 from compute_agent.pipeline.metrics import AgentMetrics
-from compute_agent.pipeline.overview import GuestOverview, HeldDeviceWatch
-from compute_agent.pipeline.placer import GuestPlacer, place_words
-from compute_agent.pipeline.state import SavedGuest
+from compute_agent.pipeline.placer import GuestPlacer
+from compute_agent.pipeline.state import AgentState, SavedGuest
 from compute_agent.policy.base import PlacementRefusal
-from compute_agent.report.history import ConsumerOwner
 from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures, until_woken
 
 LOG = logging.getLogger(__name__)
@@ -116,7 +114,6 @@ class GuestPipeline:
         """
         self._driver = driver
         self._recorder = recorder = recorder or EventRecorder()
-        self._devices = HeldDeviceWatch(recorder)
         self.foreign_devices: frozenset[str] = frozenset()
         """Addresses of the PCI devices that other programs reported to Placement at the last report."""
         self._enforcer = GuestEnforcer(controllers, metrics, recorder, read_online)
@@ -130,7 +127,6 @@ class GuestPipeline:
         self._lifecycle = GuestLifecycle(
             driver, self._placer, self._enforcer, metrics, recorder, self._classifier
         )
-        self._overview = GuestOverview(self._cache, driver, metrics)
         self._applied = 0.0
         """The time, in monotonic seconds, at which the controllers last ran."""
         # The queue has no bound: a sender that waited for space might hold a lock that the worker needs.
@@ -244,28 +240,22 @@ class GuestPipeline:
 
     def start(
         self,
-        saved: Mapping[str, SavedGuest],
+        saved: AgentState | None = None,
         listener: Listener | None = None,
         limits: Limits | None = None,
-        unclaimed: Mapping[str, Allocation] | None = None,
-        migrations: Mapping[str, str] | None = None,
-        owners: Mapping[str, ConsumerOwner] | None = None,
     ) -> None:
         """Take over the running guests, then handle events in a thread.
 
         If the driver cannot list the guests, the worker tries again before each event.
 
-        :param saved: the guests in the state file, by uuid.
+        :param saved: the state of the previous run; None means that no run has saved a state.
         :param listener: called for each change that the driver reports; None means that the worker handles
             the ends of guests, and ignores other changes.
         :param limits: the limits that throttling has set, by uuid of the guest.
-        :param unclaimed: the last known allocations of consumers without a guest, by consumer.
-        :param migrations: uuids of migrating guests, by the consumer of the migration.
-        :param owners: the last known owners of consumers, by uuid.
         """
         # The driver watches guests before they are listed, so that no start or end is missed in between.
         self._driver.watch_guests(listener or self._on_change)
-        self._lifecycle.begin_with(saved, limits or {}, unclaimed or {}, migrations or {}, owners or {})
+        self._lifecycle.begin_with(saved or AgentState(), limits or {})
         with self._lock:
             try:
                 self._take_over()
@@ -326,7 +316,7 @@ class GuestPipeline:
     def _carry_out(self, event: Event) -> GuestView | CpuAssignment | None:
         if isinstance(event, HostStateChanged):
             tree, self._placer.host_state = self.host_state.tree, event.host_state
-            self._devices.compare_trees(tree, event.host_state.tree, self._cache)
+            self._lifecycle.compare_devices(tree, event.host_state.tree)
             if event.controllers is not None:
                 self._enforcer.use_controllers(event.controllers)
         # The online CPUs are read at each event, because no event reports that CPUs go offline or come
@@ -345,9 +335,7 @@ class GuestPipeline:
             case AdoptGuest():
                 return self._adopt_guest(event)
             case GuestStarted():
-                self._lifecycle.enter_guest(
-                    event.guest, event.allocation, event.as_of, event.started, event.owner
-                )
+                self._lifecycle.enter_guest(event)
             case GuestExpected(guest, allocation, owner):
                 guest = self._classifier.classify_guest(
                     guest, ConsumerFacts(allocation, owner), self.host_state
@@ -360,12 +348,8 @@ class GuestPipeline:
                 return None
             case GuestStopped(guest, ending):
                 self._lifecycle.forget_ended(guest, ending)
-            case AllocationsRead(allocations, as_of, held, migrations, owners):
-                # Consumers come first, because hold_for() drops ended migrations. The allocations of guests
-                # are handled after them, and add the current migrations again.
-                if held is not None:
-                    self._cache.hold_for(held, as_of)
-                self._lifecycle.read_allocations(allocations, migrations, owners, as_of)
+            case AllocationsRead():
+                self._lifecycle.read_allocations(event)
             case RoomRefused(uuid):
                 self._lifecycle.note_refused_room(uuid)
             case HostStateChanged():
@@ -418,7 +402,7 @@ class GuestPipeline:
         except Exception:
             # The program of the guest has not begun, so its removal loses no work. If the guest stayed
             # stopped after an unexpected error, it would keep its CPUs and never run.
-            self._cache.discard(guest.uuid)
+            self._cache.remove(guest.uuid)
             driver.discard(guest)
             raise
         self._tell_start(entry, "Guest %s (pid %d) started%s")
@@ -445,7 +429,7 @@ class GuestPipeline:
     def _tell_start(self, entry: CachedGuest, message: str) -> None:
         guest, reason = entry.guest, self._placer.place_reason(entry.allocation)
         self._recorder.record_done(
-            LOG.info, EventKind.START, guest, message, guest.pid, place_words(entry), reason=reason
+            LOG.info, EventKind.START, guest, message, guest.pid, entry.place_words, reason=reason
         )
 
     def _admit_guest(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, CpuAssignment | None]:
@@ -537,7 +521,7 @@ class GuestPipeline:
                 self._placer.place_reason(entry.allocation),
             )
             self._recorder.record_done(
-                LOG.info, EventKind.MOVE, entry.guest, told, place_words(entry), reason=reason
+                LOG.info, EventKind.MOVE, entry.guest, told, entry.place_words, reason=reason
             )
             self._finish_event()
         return place
@@ -576,7 +560,7 @@ class GuestPipeline:
         # The time is recorded before the save, because the time until a guest is pinned does not include the
         # write of the file.
         self._applied = time.monotonic()
-        self._overview.warn_of_unallocated()
+        self._lifecycle.warn_of_unallocated()
         guests = {entry.guest.uuid: entry.saved_guest for entry in self._cache}
         try:
             unclaimed = {consumer: one.allocation for consumer, one in self._cache.unclaimed.items()}
@@ -589,5 +573,7 @@ class GuestPipeline:
 
     def update_gauges(self) -> None:
         """Set the gauges of guests and of pending changes."""
-        self._overview.show_gauges(self.guest_views())
+        self._metrics.show_guests(list(self._cache), self.guest_views())
+        self._metrics.lost_guests.set(len(self._driver.lost_guests()))
+        self._metrics.excluded_guests.set(len(self._driver.excluded_guests()))
         self._enforcer.update_gauges()

@@ -13,7 +13,7 @@ Nouns
     A *policy* is a function from supply and request to an assignment or a refusal. Policies that place guests
     share :func:`base.place_guest`, and differ only in the choice of dedicated CPUs among the free CPUs of a
     demand. Policy ``topology-aware`` chooses by *pieces* (CPUs of the same node, L3 cache and package) and by
-    the *free cores* of each piece (:mod:`pieces`).
+    the *free cores* of each piece (:mod:`cores`).
 
 An example
     A processor has two L3 caches of two cores with two threads each: CPUs 0-3 and 4-7, with the cores 0-1,

@@ -11,8 +11,8 @@ from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, CpuSets
 from compute_agent.model.guest import UNCONSTRAINED, CpuAssignment, PlacementConstraints
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
+from compute_agent.policy.cores import memory_nodes
 from compute_agent.policy.load_profiles import ALWAYS_BUSY, LoadProfile, common_load, use_per_cpu
-from compute_agent.policy.pieces import memory_nodes
 
 
 @dataclass(frozen=True, slots=True)

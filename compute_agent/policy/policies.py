@@ -32,13 +32,12 @@ from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal,
 from compute_agent.policy.cores import (
     CoreCost,
     CoreDemand,
+    FreeCores,
     capacity,
     choice_cost,
     choose_cpus,
-    core_demand,
-    explain_refusal,
+    free_cores,
 )
-from compute_agent.policy.pieces import FreeCores, free_cores
 
 
 def place_nowhere(supply: CpuSupply, request: GuestRequest) -> None:
@@ -101,6 +100,41 @@ def place_in_order(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | 
     return place_guest(supply, request, _choose_lowest)
 
 
+def _core_demand(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
+    """The CPUs and cores that a guest needs from a provider.
+
+    With thread policy isolate, the guest needs a core for each used CPU. The cores are divided over the
+    demands in proportion to their PCPU.
+    """
+    if request.thread_policy is not ThreadPolicy.ISOLATE:
+        return CoreDemand(request.thread_policy, demand.pcpu)
+    # The CPU of the emulator threads is chosen last, and so from the last zone with PCPU.
+    is_last = demand is [each for each in request.demands if each.pcpu][-1]
+    extra = is_last and request.has_emulator_cpu
+    # The number is rounded down, because place_guest() checks the sum over all zones.
+    cores = request.used_pcpu * demand.pcpu // request.pcpu
+    return CoreDemand(request.thread_policy, demand.pcpu, cores, extra)
+
+
+def _explain_refusal(
+    supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet
+) -> PlacementRefusal:
+    """The refusal of a guest, with the reason why its demand cannot be met from the free CPUs."""
+    if request.thread_policy is ThreadPolicy.ISOLATE:
+        threads = min(len(supply.topology.threads_of(cpu)) for cpu in free)
+        emulator = int(request.has_emulator_cpu)
+        needed = (request.used_pcpu - emulator) * threads + emulator
+        if request.pcpu < needed:
+            return PlacementRefusal(
+                f"thread policy isolate takes whole cores: the guest needs {needed} PCPU on cores of"
+                f" {threads} threads, but its allocation has {request.pcpu}"
+            )
+    return PlacementRefusal(
+        f"{demand.zone} has {len(free)} free dedicated CPUs, but not {demand.pcpu} that satisfy thread"
+        f" policy {request.thread_policy}"
+    )
+
+
 def _choose_lowest(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet
 ) -> tuple[int, ...] | PlacementRefusal:
@@ -109,9 +143,9 @@ def _choose_lowest(
         # The CPUs are in ascending order, but CPUs that do not suit the isolation level come last. Sibling
         # load does not count.
         return tuple(sorted(free, key=lambda cpu: (supply.is_unsuited(request, cpu), cpu))[: demand.pcpu])
-    cores, want = free_cores(supply.topology, free), core_demand(request, demand)
+    cores, want = free_cores(supply.topology, free), _core_demand(request, demand)
     if choice_cost(cores, want) is None:
-        return explain_refusal(supply, request, demand, free)
+        return _explain_refusal(supply, request, demand, free)
     return choose_cpus(cores, want, order)
 
 
@@ -131,7 +165,7 @@ def _choose_best(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet
 ) -> tuple[int, ...] | PlacementRefusal:
     topology = supply.topology
-    want = core_demand(request, demand)
+    want = _core_demand(request, demand)
     available = free_cores(topology, free)
     beside = supply.core_order(request)
 
@@ -152,7 +186,7 @@ def _choose_best(
             possible.sort(key=rank_candidate)
         if possible:
             return choose_cpus(possible[0][0], want, beside)
-    return explain_refusal(supply, request, demand, free)
+    return _explain_refusal(supply, request, demand, free)
 
 
 def _rank_group(topology: HostTopology, group: Group, found: CoreCost, count: int) -> tuple[int, ...]:

@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from compute_agent.host.topology import HostTopology
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
@@ -249,8 +248,8 @@ def _relieves_cores(
 
     The result is False if the use by hour of the week is not known for all guests concerned.
     """
-    topology, before, after = supply.topology, current.held_cpus, new.held_cpus
-    siblings = topology.siblings_of(before | after)
+    before, after = current.held_cpus, new.held_cpus
+    siblings = supply.topology.siblings_of(before | after)
     loads = [
         supply.busy.get(min(held & siblings))
         for guest, held in supply.holdings.items()
@@ -258,10 +257,7 @@ def _relieves_cores(
     ]
     if not all(load is not None and load.learnt for load in loads):
         return False
-    relief = _shared_cores(topology, supply, request, before) - _shared_cores(
-        topology, supply, request, after
-    )
-    return relief >= least
+    return _shared_cores(supply, request, before) - _shared_cores(supply, request, after) >= least
 
 
 def _requests_to_try(supply: CpuSupply, request: GuestRequest) -> Iterable[GuestRequest]:
@@ -282,7 +278,7 @@ def place_cost(supply: CpuSupply, request: GuestRequest, assignment: CpuAssignme
         + NODE_CROSSED * _zones_crossed([node.cpus for node in topology.numa_nodes], cpus)
         + PACKAGE_CROSSED * _zones_crossed([package.cpus for package in topology.packages], cpus)
         + OUTSIDE * len(cpus - supply.cpu_sets.dedicated)
-        + _shared_cores(topology, supply, request, cpus)
+        + _shared_cores(supply, request, cpus)
     )
 
 
@@ -296,12 +292,12 @@ def _zones_crossed(zones: Sequence[CpuSet], cpus: CpuSet) -> int:
     return max(0, sum(1 for zone in zones if zone & cpus) - 1)
 
 
-def _shared_cores(topology: HostTopology, supply: CpuSupply, request: GuestRequest, cpus: CpuSet) -> float:
+def _shared_cores(supply: CpuSupply, request: GuestRequest, cpus: CpuSet) -> float:
     """The cost of the cores that a guest shares with other guests.
 
     If CPU use is measured, the cost depends on the time in which both guests are busy.
     """
-    cores = {topology.threads_of(cpu) for cpu in cpus}
+    cores = {supply.topology.threads_of(cpu) for cpu in cpus}
     mine = supply.own_load(request)
     cost = 0.0
     for guest, held in supply.holdings.items():

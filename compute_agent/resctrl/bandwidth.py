@@ -6,6 +6,8 @@
 - AMD QoS takes units of 1/8 GB/s for an L3 domain, which all tasks of a group share.
 - ARM MPAM takes percents. The kernel converts the values to fractions of a few bits, and back when they are
   read.
+
+A function that encodes a bandwidth raises BandwidthUnknownError if the hardware has no value for it.
 """
 
 from __future__ import annotations
@@ -51,10 +53,7 @@ def is_below_full(cap: BandwidthCap | None) -> bool:
 
 
 def encode_cap(codec: BandwidthCodec, domain: int, cap: BandwidthCap) -> int:
-    """The schemata value for a cap, rounded up to the next value of the hardware.
-
-    :raises BandwidthUnknownError: the hardware has no value for the cap.
-    """
+    """The schemata value for a cap, rounded up to the next value of the hardware."""
     return (
         codec.encode_rate(domain, cap)
         if isinstance(cap, BandwidthRate)
@@ -63,10 +62,7 @@ def encode_cap(codec: BandwidthCodec, domain: int, cap: BandwidthCap) -> int:
 
 
 def percent_of_cap(codec: BandwidthCodec, domain: int, cap: BandwidthCap) -> int:
-    """The percent of bandwidth that a cap allows, rounded down, but at least the smallest settable percent.
-
-    :raises BandwidthUnknownError: the hardware has no value for the cap.
-    """
+    """The percent of bandwidth that a cap allows, rounded down, but at least the smallest percent."""
     if isinstance(cap, BandwidthRate):
         return max(codec.min_percent, codec.decode_value(domain, codec.encode_rate(domain, cap)))
     return cap
@@ -79,34 +75,29 @@ def round_up_to_step(value: float, minimum: int, step: int) -> int:
 
 
 class BandwidthCodec(Protocol):
-    """Converts bandwidths of the domains of a mount between percent and values of schemata."""
+    """Converts bandwidths of the domains of a mount between percent and values of schemata.
 
-    shares_cap: bool
+    A codec inherits from this class. The defaults are those of hardware with absolute values.
+    """
+
+    shares_cap: bool = True
     """Whether a cap limits all tasks of a group together; otherwise it limits each core separately."""
 
-    @property
-    def min_percent(self) -> int:
-        """The smallest bandwidth limit that can be set, in percent."""
-        ...
+    min_percent: int = 1
+    """The smallest bandwidth limit that can be set, in percent."""
 
-    @property
-    def percent_step(self) -> int:
-        """The step between two bandwidth limits, in percent; a smaller change of a limit has no effect."""
-        ...
+    percent_step: int = 1
+    """The step between two bandwidth limits, in percent; a smaller change of a limit has no effect."""
 
     def encode_percent(self, domain: int, percent: int) -> int:
         """The schemata value for a percent of bandwidth, rounded up to the next value of the hardware.
 
         :param domain: the id of the bandwidth domain, which on x86 is the id of its L3 cache.
-        :raises BandwidthUnknownError: the value for 100 % is not known.
         """
         ...
 
     def encode_rate(self, domain: int, rate: BandwidthRate) -> int:
-        """The schemata value for a rate, rounded up to the next value of the hardware.
-
-        :raises BandwidthUnknownError: the hardware takes percents.
-        """
+        """The schemata value for a rate, rounded up to the next value of the hardware."""
         ...
 
     def decode_value(self, domain: int, value: int) -> int:
@@ -115,10 +106,11 @@ class BandwidthCodec(Protocol):
 
     def is_same_value(self, written: int, read: int) -> bool:
         """Whether the value that was read equals the written value, apart from the kernel's rounding."""
-        ...
+        # By default the kernel rounds nothing, because the agent writes only values that the hardware has.
+        return written == read
 
 
-class IntelCodec:
+class IntelCodec(BandwidthCodec):
     """The codec of Intel RDT, in percent. The hardware throttles each core, so tasks share no cap."""
 
     # Two guests of one group on different cores can each use the full cap.
@@ -126,56 +118,36 @@ class IntelCodec:
 
     def __init__(self, control: BandwidthControl) -> None:
         self._minimum = control.minimum
-        self._step = control.granularity
-
-    @property
-    def min_percent(self) -> int:
-        """The kernel's minimum in percent, but at least 1, because 0 would stop the guest."""
-        return max(1, self._minimum)
-
-    @property
-    def percent_step(self) -> int:
-        """The kernel's granularity, in percent."""
-        return self._step
+        # The minimum is at least 1, because 0 would stop the guest.
+        self.min_percent = max(1, control.minimum)
+        self.percent_step = control.granularity
 
     def encode_percent(self, domain: int, percent: int) -> int:
         """The percent, rounded up to the next value of the hardware."""
         # The hardware's steps can skip 100, which the kernel always accepts.
-        return min(100, round_up_to_step(percent, self._minimum, self._step))
+        return min(100, round_up_to_step(percent, self._minimum, self.percent_step))
 
     def encode_rate(self, domain: int, rate: BandwidthRate) -> int:
-        """Raise an error, because the processor throttles each core by a delay, and has no rates.
-
-        :raises BandwidthUnknownError: always.
-        """
+        """Raise an error, because the processor throttles each core by a delay, and has no rates."""
         raise BandwidthUnknownError(f"{rate} needs AMD, or the mount option mba_MBps: set a percent")
 
     def decode_value(self, domain: int, value: int) -> int:
         """Return the value unchanged, because it is a percent already."""
         return min(100, value)
 
-    def is_same_value(self, written: int, read: int) -> bool:
-        """Whether values are equal. The agent writes only supported values, so the kernel rounds nothing."""
-        return written == read
 
+class IntelMbpsCodec(BandwidthCodec):
+    """The codec of mba_MBps, in MiB/s. Without ``memory_bandwidth_gbps`` it knows only rates and 100 %.
 
-class IntelMbpsCodec:
-    """The codec of mba_MBps, in MiB/s. Without ``memory_bandwidth_gbps`` it knows only rates and 100 %."""
-
-    # The kernel's control loop measures the bandwidth of a whole group, and throttles the group.
-    shares_cap = True
-    min_percent = 1
-    percent_step = 1
+    The kernel's control loop measures the bandwidth of a whole group, and throttles the group.
+    """
 
     def __init__(self, control: BandwidthControl, memory_bandwidth_gbps: float | None) -> None:
         self._step = control.granularity
         self._full = None if memory_bandwidth_gbps is None else memory_bandwidth_gbps * BYTES_PER_GB
 
     def encode_percent(self, domain: int, percent: int) -> int:
-        """The bandwidth in MiB/s.
-
-        :raises BandwidthUnknownError: ``memory_bandwidth_gbps`` is not set, and ``percent`` is below 100.
-        """
+        """The bandwidth in MiB/s."""
         if self._full is None:
             if percent >= 100:
                 return UNLIMITED_MBPS
@@ -201,16 +173,12 @@ class IntelMbpsCodec:
         return written == read or (written == UNLIMITED_MBPS and abs(written - read) < self._step)
 
 
-class AmdCodec:
+class AmdCodec(BandwidthCodec):
     """The codec of AMD QoS, in units of 1/8 GB/s.
 
-    100 % is ``memory_bandwidth_gbps``, but at most the highest value that any group has.
+    100 % is ``memory_bandwidth_gbps``, but at most the highest value that any group has. The hardware limits
+    the traffic of a CLOSID between a whole L3 domain and memory.
     """
-
-    # The hardware limits the traffic of a CLOSID between a whole L3 domain and memory.
-    shares_cap = True
-    min_percent = 1
-    percent_step = 1
 
     def __init__(self, control: BandwidthControl, memory_bandwidth_gbps: float | None) -> None:
         self._control = control
@@ -218,30 +186,22 @@ class AmdCodec:
 
     def encode_percent(self, domain: int, percent: int) -> int:
         """The bandwidth in units of 1/8 GB/s (10^9 bytes a second)."""
-        control = self._control
-        # The hardware accepts 0, but 0 would stop the guest.
-        minimum = max(1, control.minimum)
-        value = round_up_to_step(
-            math.ceil(self._full_units(domain) * percent / 100), minimum, control.granularity
-        )
-        # The kernel refuses a value above the hardware's maximum.
-        return min(value, control.maximum[domain])
+        return self._supported_units(domain, math.ceil(self._full_units(domain) * percent / 100))
 
     def encode_rate(self, domain: int, rate: BandwidthRate) -> int:
         """The rate in units of 1/8 GB/s, at most the hardware's maximum."""
+        return self._supported_units(domain, rate.mbps * BYTES_PER_MB * UNITS_PER_GB / BYTES_PER_GB)
+
+    def _supported_units(self, domain: int, units: float) -> int:
         control = self._control
-        units = rate.mbps * BYTES_PER_MB * UNITS_PER_GB / BYTES_PER_GB
-        return min(
-            round_up_to_step(units, max(1, control.minimum), control.granularity), control.maximum[domain]
-        )
+        # The hardware accepts 0, but 0 would stop the guest. The kernel refuses a value above the hardware's
+        # maximum.
+        value = round_up_to_step(units, max(1, control.minimum), control.granularity)
+        return min(value, control.maximum[domain])
 
     def decode_value(self, domain: int, value: int) -> int:
         """The percent of the full bandwidth of the domain."""
         return min(100, int(value * 100 / self._full_units(domain)))
-
-    def is_same_value(self, written: int, read: int) -> bool:
-        """Whether both values are equal. The kernel does not round AMD's values."""
-        return written == read
 
     def _full_units(self, domain: int) -> float:
         maximum = self._control.maximum[domain]

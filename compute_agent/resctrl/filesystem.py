@@ -1,4 +1,8 @@
-"""The files of a resctrl mount. No other module reads or writes these files."""
+"""The files of a resctrl mount. No other module reads or writes these files.
+
+A method, and each function of this package that takes a :class:`ResctrlFilesystem`, raises ResctrlError if a
+file cannot be read, or if the kernel refuses a change.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +48,7 @@ class ResctrlFilesystem:
         self._folder = str(root)
 
     def read_file(self, path: str) -> str:
-        """The text of a file.
-
-        :raises ResctrlError: the file cannot be read.
-        """
+        """The text of a file."""
         try:
             # The file is read with a single call, so it needs no buffer.
             with open(f"{self._folder}/{path}", "rb", buffering=0) as file:
@@ -63,10 +64,7 @@ class ResctrlFilesystem:
             return None
 
     def write_file(self, path: str, text: str) -> None:
-        """Write a text with one system call, because the kernel parses the text of each call separately.
-
-        :raises ResctrlError: the kernel refuses the text.
-        """
+        """Write a text with one system call, because the kernel parses the text of each call separately."""
         try:
             # The flag O_CREAT is left out, so that a wrong path is an error and makes no file.
             handle = os.open(self.root / path, os.O_WRONLY)
@@ -83,10 +81,7 @@ class ResctrlFilesystem:
             os.close(handle)
 
     def make_folder(self, path: str) -> None:
-        """Make the folder of a group.
-
-        :raises ResctrlError: the kernel refuses the folder.
-        """
+        """Make the folder of a group."""
         before = self._read_status()
         try:
             (self.root / path).mkdir()
@@ -96,10 +91,7 @@ class ResctrlFilesystem:
             raise self._make_error(error, path, self._read_status().removeprefix(before)) from error
 
     def remove_folder(self, path: str) -> None:
-        """Remove the folder of a group. The kernel moves its tasks to the group above it.
-
-        :raises ResctrlError: the kernel refuses the removal.
-        """
+        """Remove the folder of a group. The kernel moves its tasks to the group above it."""
         try:
             (self.root / path).rmdir()
         except OSError as error:

@@ -57,10 +57,7 @@ class ResctrlGroups:
 
 
 def read_groups(files: ResctrlFilesystem) -> ResctrlGroups:
-    """Read all control groups. The function leaves out a group that disappears meanwhile.
-
-    :raises ResctrlError: the mount cannot be read.
-    """
+    """Read all control groups. The function leaves out a group that disappears meanwhile."""
     groups = {DEFAULT_GROUP: _read_group(files, DEFAULT_GROUP)}
     for name in files.list_folders():
         if name in NOT_GROUPS:
@@ -82,7 +79,6 @@ def read_groups(files: ResctrlFilesystem) -> ResctrlGroups:
 def read_schemata(files: ResctrlFilesystem, group: str) -> Schemata:
     """The schemata that a group has at present.
 
-    :raises ResctrlError: the group cannot be read.
     :raises BadSchemataError: the text cannot be parsed.
     """
     return parse_schemata(files.read_file(group_path(group, "schemata")))
@@ -146,10 +142,7 @@ def write_schemata(
 
 
 def remove_group(files: ResctrlFilesystem, group: str) -> None:
-    """Remove a group and its monitoring groups. The function ignores a missing group.
-
-    :raises ResctrlError: the kernel refuses the removal.
-    """
+    """Remove a group and its monitoring groups. The function ignores a missing group."""
     try:
         # The kernel removes the monitoring groups inside, and moves the tasks to the default group.
         files.remove_folder(group)
@@ -163,7 +156,6 @@ def read_tasks(files: ResctrlFilesystem, group: str) -> frozenset[int]:
     """The ids of the threads in a group.
 
     :param group: the name of a control group, or the path of a monitoring group.
-    :raises ResctrlError: the group cannot be read.
     """
     return frozenset(int(line) for line in files.read_file(group_path(group, "tasks")).split())
 

@@ -41,7 +41,7 @@ class ResctrlLayout:
 
     def class_group(self, name: str) -> str:
         """The name of the control group for the guests of a QoS class."""
-        return class_group(self.prefix, name)
+        return f"{self.prefix}class.{name}"
 
     def guest_group(self, guest: str) -> str:
         """The name of the control group of one guest, which has exclusive ways or a cap of its own."""
@@ -67,11 +67,6 @@ class ResctrlLayout:
         # word "wish" is from earlier releases. With another word, the groups of running guests would be
         # removed, because no name would match.
         return f"{self.prefix}wish.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
-def class_group(prefix: str, name: str) -> str:
-    """The name of the group of a QoS class, for group names that begin with ``prefix``."""
-    return f"{prefix}class.{name}"
 
 
 def build_layout(

@@ -12,14 +12,13 @@ kernel itself assigns free counters to new groups.
 
 from __future__ import annotations
 
-import enum
 import errno
 import os
 import re
 import resource
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from compute_agent.resctrl.filesystem import ResctrlError, ResctrlFilesystem
 from compute_agent.resctrl.groups import ResctrlGroups, group_path
@@ -46,16 +45,6 @@ wrap-around.
 """
 
 
-class CounterState(enum.StrEnum):
-    """The words that the kernel writes into a counter file if it has no number."""
-
-    UNAVAILABLE = "Unavailable"
-    UNASSIGNED = "Unassigned"
-    ERROR = "Error"
-
-
-CounterValue = int | CounterState
-
 CounterKey = tuple[int, str]
 """The id of an L3 cache and the name of an event."""
 
@@ -65,11 +54,12 @@ class CounterSample:
     """The values of the counters of a group at one time.
 
     :ivar time: the time of the reading in monotonic seconds.
-    :ivar values: for each counter, the number that was read, or the reason why no number was read.
+    :ivar values: for each counter, the number that was read; None if the kernel has shown a word, such as
+        ``Unavailable``, in place of a number.
     """
 
     time: float
-    values: Mapping[CounterKey, CounterValue] = field(default_factory=dict)
+    values: Mapping[CounterKey, int | None] = field(default_factory=dict)
 
 
 def monitoring_group(group: str, name: str) -> str:
@@ -81,7 +71,6 @@ def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bo
     """Make a monitoring group. If the group exists already, the function does nothing.
 
     :return: whether the group exists; False if the kernel has no free RMID for it.
-    :raises ResctrlError: the kernel refuses the group for another reason.
     """
     try:
         files.make_folder(monitoring_group(group, name))
@@ -94,32 +83,6 @@ def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bo
             return False
         raise
     return True
-
-
-def parse_counter(text: str) -> CounterValue | None:
-    """The value in the text of a counter file; None for a text that no kernel writes."""
-    text = text.strip()
-    # A regular expression is used, because int() would also accept a sign and blanks.
-    if re.fullmatch(r"[0-9]+", text, re.ASCII):
-        return int(text)
-    try:
-        return CounterState(text)
-    except ValueError:
-        return None
-
-
-def counter_increase(before: CounterValue | None, now: CounterValue | None) -> int | None:
-    """The bytes between two readings of a bandwidth counter; None if either reading has no number.
-
-    If the counter went down, it has wrapped around or was reset to 0. After a reset, the result is the value
-    of the counter.
-    """
-    if not isinstance(before, int) or not isinstance(now, int):
-        return None
-    if now >= before:
-        return now - before
-    wrapped = now + 2**COUNTER_BITS - before
-    return wrapped if wrapped < PLAUSIBLE_BYTES else now
 
 
 class BandwidthTotals:
@@ -144,7 +107,7 @@ class BandwidthTotals:
         found = {}
         for key, value in sample.values.items():
             # Occupancy is left out: it is a current amount, and its changes have no useful sum.
-            if key[1] == OCCUPANCY or not isinstance(value, int):
+            if key[1] == OCCUPANCY or value is None:
                 continue
             before = self._last.get(key)
             self._last[key] = (sample.time, value)
@@ -153,8 +116,10 @@ class BandwidthTotals:
                 self.bytes.setdefault(key, 0)
                 continue
             grown = value - before[1]
-            if grown < 0:  # The usual case needs no function call, because a round has thousands of counters.
-                grown = counter_increase(before[1], value) or 0
+            if grown < 0:
+                # The counter has wrapped around, or it was reset to 0 and its value is the increase.
+                wrapped = grown + 2**COUNTER_BITS
+                grown = wrapped if wrapped < PLAUSIBLE_BYTES else value
             self.bytes[key] += grown
             if sample.time > before[0]:
                 found[key] = grown / (sample.time - before[0])
@@ -255,18 +220,11 @@ EVENTS: Final = (OCCUPANCY, TOTAL_BYTES, LOCAL_BYTES)
 _COUNTER_BYTES: Final = 64
 
 
-class _OpenCounters(NamedTuple):
-    """The counters of a group and the places of their files, by L3 cache id.
+_OpenCounters = dict[int, dict[CounterKey, int | str]]
+"""The places of a group's counter files, by L3 cache id and counter.
 
-    A place is an open file descriptor or, if too many files are open, a path.
-    """
-
-    caches: Mapping[int, tuple[tuple[CounterKey, ...], tuple[int | str, ...]]]
-
-    @property
-    def all_places(self) -> list[int | str]:
-        """The descriptors or paths of all counters of the group."""
-        return [place for _, places in self.caches.values() for place in places]
+A place is an open file descriptor or, if too many files are open, a path.
+"""
 
 
 class ReaderPlace(Protocol):
@@ -282,16 +240,6 @@ class ReaderPlace(Protocol):
     def return_home(self) -> None:
         """Make the thread run on its former CPUs again."""
         ...
-
-
-class _AnyPlace:
-    """A :class:`ReaderPlace` that leaves the thread on its CPU."""
-
-    def move_near(self, cache: int) -> None:
-        """Do nothing."""
-
-    def return_home(self) -> None:
-        """Do nothing."""
 
 
 def descriptors_to_keep() -> int:
@@ -315,14 +263,13 @@ class CounterFiles:
         """
         self._files = files
         self._spare = descriptors_to_keep() if keep is None else keep
-        self._place = _AnyPlace() if place is None else place
+        self._place = place
         self._groups: dict[str, _OpenCounters] = {}
 
     def read_sample(self, group: str, time: float) -> CounterSample:
         """Read the counters of one group.
 
         :param time: the time of the reading, in monotonic seconds.
-        :raises ResctrlError: the group or one of its caches does not exist any more.
         """
         found = self.read_samples([group], time)[group]
         if isinstance(found, ResctrlError):
@@ -335,22 +282,24 @@ class CounterFiles:
         opened: dict[str, _OpenCounters] = {}
         for group in dict.fromkeys(groups):
             try:
-                opened[group] = self._groups.get(group) or self._open_group(group)
+                opened[group] = self._groups[group] if group in self._groups else self._open_group(group)
             except OSError as error:
                 found[group] = self._note_failure(group, error)
         texts: dict[str, dict[CounterKey, bytes]] = {group: {} for group in opened}
         try:
-            for cache in sorted({cache for counters in opened.values() for cache in counters.caches}):
-                self._place.move_near(cache)
-                for group in [group for group in texts if cache in opened[group].caches]:
-                    keys, places = opened[group].caches[cache]
+            for cache in sorted({cache for counters in opened.values() for cache in counters}):
+                if self._place is not None:
+                    self._place.move_near(cache)
+                for group in [group for group in texts if cache in opened[group]]:
+                    places = opened[group][cache]
                     try:
-                        texts[group].update(zip(keys, map(_read_place, places), strict=True))
+                        texts[group].update(zip(places, map(_read_place, places.values()), strict=True))
                     except OSError as error:
                         found[group] = self._note_failure(group, error)
                         del texts[group]
         finally:
-            self._place.return_home()
+            if self._place is not None:
+                self._place.return_home()
         found.update({group: _make_sample(time, values) for group, values in texts.items()})
         return found
 
@@ -365,10 +314,11 @@ class CounterFiles:
 
     def forget_group(self, group: str) -> None:
         """Close the files of a group. The next reading opens them again."""
-        for where in self._groups.pop(group, _OpenCounters({})).all_places:
-            if isinstance(where, int):
-                os.close(where)
-                self._spare += 1
+        for places in self._groups.pop(group, {}).values():
+            for where in places.values():
+                if isinstance(where, int):
+                    os.close(where)
+                    self._spare += 1
 
     def keep_groups(self, groups: Collection[str]) -> None:
         """Close the files of all groups except these."""
@@ -381,46 +331,33 @@ class CounterFiles:
 
     def _open_group(self, group: str) -> _OpenCounters:
         folder = group_path(group, "mon_data")
-        found: dict[CounterKey, int | str] = {}
-        try:
-            for name in self._files.list_folders(folder):
-                match = re.fullmatch(r"mon_L3_([0-9]+)", name)
-                for event in EVENTS if match else ():
-                    path = str(self._files.root / folder / name / event)
-                    # A folder with another name has no events. The match is checked here only for the type
-                    # checker.
-                    if not match or not os.path.exists(path):
-                        continue
-                    if self._spare > 0:
-                        found[int(match[1]), event] = os.open(path, os.O_RDONLY)
-                        self._spare -= 1
-                    else:
-                        found[int(match[1]), event] = path
-        finally:
-            # The files are stored even after an error, so that forget_group() can close the files that are
-            # open.
-            caches = {cache for cache, _ in found}
-            self._groups[group] = _OpenCounters({cache: _of_cache(found, cache) for cache in caches})
+        # The files are stored while they are opened, so that forget_group() can close them after an error.
+        found: _OpenCounters = {}
+        self._groups[group] = found
+        for name in self._files.list_folders(folder):
+            # A folder with another name has no events of L3 caches.
+            if (match := re.fullmatch(r"mon_L3_([0-9]+)", name)) is None:
+                continue
+            cache = int(match[1])
+            for event in EVENTS:
+                path = str(self._files.root / folder / name / event)
+                if os.path.exists(path):
+                    place = os.open(path, os.O_RDONLY) if self._spare > 0 else path
+                    self._spare -= isinstance(place, int)
+                    found.setdefault(cache, {})[cache, event] = place
         # A group can have no counters; only a missing group is an error.
         if not found and not (self._files.root / group).is_dir():
             raise ResctrlError(errno.ENOENT, str(self._files.root / folder))
-        return self._groups[group]
-
-
-def _of_cache(
-    found: Mapping[CounterKey, int | str], cache: int
-) -> tuple[tuple[CounterKey, ...], tuple[int | str, ...]]:
-    keys = tuple(key for key in found if key[0] == cache)
-    return keys, tuple(found[key] for key in keys)
+        return found
 
 
 def _make_sample(time: float, texts: Mapping[CounterKey, bytes]) -> CounterSample:
     # int() accepts bytes with a newline, so most samples need no decoding.
     try:
         return CounterSample(time, {key: int(text) for key, text in texts.items()})
-    except ValueError:  # Words instead of numbers are rare. This way of parsing takes four times as long.
-        parsed = {key: parse_counter(text.decode(errors="replace")) for key, text in texts.items()}
-        return CounterSample(time, {key: value for key, value in parsed.items() if value is not None})
+    except ValueError:  # Words instead of numbers are rare.
+        numbers = {key: int(text) if text.strip().isdigit() else None for key, text in texts.items()}
+        return CounterSample(time, numbers)
 
 
 def _read_place(where: int | str) -> bytes:
@@ -505,10 +442,7 @@ def plan_assignments(
 
 
 def apply_assignment(files: ResctrlFilesystem, one: CounterAssignment) -> None:
-    """Assign or release one counter.
-
-    :raises ResctrlError: the kernel refuses the change.
-    """
+    """Assign or release one counter."""
     cache, event = one.slot
     state = ASSIGNED if one.assign else FREE
     files.write_file(group_path(one.group, ASSIGNMENTS), f"{event}:{cache}={state}\n")

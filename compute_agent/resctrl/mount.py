@@ -171,7 +171,6 @@ def open_handle(mount: ResctrlMount, options: ResctrlOptions, root: Path = Path(
     """Read the capabilities of a mount.
 
     :param root: the folder that contains ``proc`` of the machine.
-    :raises ResctrlError: the default group cannot be read.
     :raises BadSchemataError: the schemata of the default group cannot be parsed.
     """
     files = ResctrlFilesystem(mount.path)
@@ -191,7 +190,6 @@ def read_platform(
 
     :param cpuinfo: the text of /proc/cpuinfo.
     :param options: the mount options of the resctrl filesystem, such as ``cdp``.
-    :raises ResctrlError: the schemata of the default group cannot be read.
     :raises BadSchemataError: the schemata of the default group cannot be parsed.
     """
     # The ids come from the schemata: info does not contain them, and they have gaps where a socket has no
@@ -239,7 +237,6 @@ def _read_cache_control(
         return None
     text = files.read_optional(f"{folder}/sparse_masks")
     return CacheControl(
-        level=level,
         resources=resources,
         ids=default.domain_ids(resources[0]),
         # On AMD, the kernel shows 0, because masks can be empty there. The agent gives each group at least
@@ -278,7 +275,6 @@ def _read_bandwidth_control(
         return None
     maximum = _read_maximum(files, resource, default.lines[resource])
     return BandwidthControl(
-        resource=resource,
         ids=default.domain_ids(resource),
         minimum=minimum,
         # The number is at least 1, because it is used as a divisor, and files of a wrong copy can contain 0.
@@ -314,13 +310,6 @@ def _read_monitoring(files: ResctrlFilesystem) -> MonitoringFeatures | None:
     except (ResctrlError, ValueError) as error:
         LOG.warning("Caches and bandwidth cannot be monitored: %s", error)
         return None
-    modes = (files.read_optional(f"{folder}/mbm_assign_mode") or "").split()
-    counters = files.read_optional(f"{folder}/num_mbm_cntrs") or ""
-    return MonitoringFeatures(
-        rmids=rmids,
-        features=features,
-        # The kernel marks the present mode by brackets, as in "[mbm_event]".
-        assign_modes=tuple(mode.strip("[]") for mode in modes),
-        assign_mode=next((mode.strip("[]") for mode in modes if mode.startswith("[")), ""),
-        counters={int(d): int(n) for d, n in re.findall(r"([0-9]+)=([0-9]+)", counters)},
-    )
+    # The kernel marks the present mode by brackets, as in "[mbm_event]".
+    mode = re.search(r"\[(.*?)\]", files.read_optional(f"{folder}/mbm_assign_mode") or "")
+    return MonitoringFeatures(rmids, features, mode[1] if mode else "")

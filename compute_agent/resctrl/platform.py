@@ -52,7 +52,6 @@ class CacheControl:
     :ivar way_bytes: the bytes of a way by cache id; empty if the kernel shows no sizes.
     """
 
-    level: int
     resources: tuple[str, ...]
     ids: tuple[int, ...]
     rules: MaskRules
@@ -78,7 +77,6 @@ class BandwidthControl:
         mba_MBps).
     """
 
-    resource: str
     ids: tuple[int, ...]
     minimum: int
     granularity: int
@@ -93,16 +91,12 @@ class MonitoringFeatures:
 
     :ivar rmids: the number of RMIDs, the ids of monitored groups.
     :ivar features: the names of events, such as ``llc_occupancy``.
-    :ivar assign_modes: the modes of counter assignment; empty before Linux 6.18.
-    :ivar assign_mode: the present mode of counter assignment.
-    :ivar counters: the number of assignable counters by L3 cache id.
+    :ivar assign_mode: the present mode of counter assignment; empty before Linux 6.18.
     """
 
     rmids: int
     features: frozenset[str]
-    assign_modes: tuple[str, ...] = ()
     assign_mode: str = ""
-    counters: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

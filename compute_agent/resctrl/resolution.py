@@ -12,7 +12,7 @@ threads would then move back and forth between groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -139,7 +139,7 @@ def group_schemata(
         asked = percents.get(domain, share.cap_on(domain))
         # The value for 100 % is written, too, because an existing group can have a cap from an earlier rule.
         values[domain] = encode_cap(codec, domain, 100 if asked is None else asked)
-    return masks.updated_with(Schemata({control.resource: values}))
+    return masks.updated_with(Schemata({"MB": values}))
 
 
 def cache_lines(
@@ -254,9 +254,6 @@ class GroupResolution:
     refused: Mapping[str, tuple[str, ...]]
 
 
-_RefusalRecorder = Callable[[str, str], None]
-
-
 def resolve_groups(
     host: ResctrlLayout,
     classes: Mapping[str, ShareSpec],
@@ -275,306 +272,289 @@ def resolve_groups(
     :param max_groups: the maximum number of groups, if the kernel has refused to make more.
     :param barred: for each group that cannot be made, the reason.
     """
-    refused: dict[str, list[str]] = {}
+    return _GroupResolver(host, classes, present, barred).resolve_demands(demands, max_groups)
 
-    def record_refusal(name: str, reason: str) -> None:
+
+class _GroupResolver:
+    """Resolves the groups of one host, and collects the rules that it refuses."""
+
+    def __init__(
+        self,
+        host: ResctrlLayout,
+        classes: Mapping[str, ShareSpec],
+        present: ResctrlGroups,
+        barred: Mapping[str, str],
+    ) -> None:
+        self.host = host
+        self.present = present
+        self.barred = barred
+        self.refused: dict[str, list[str]] = {}
+        for name, share in classes.items():
+            for reason in share.unknown_domains(host.platform):
+                self.refuse_rule(host.class_group(name), reason)
+        self.classes = {
+            name: self.usable_share(share, host.class_group(name)) for name, share in classes.items()
+        }
+        self.sharing = share_groups(host, self.classes, present)
+        self.capacity = self.group_capacity()
+
+    def refuse_rule(self, name: str, reason: str) -> None:
         # If two rules of a guest fail for the same reason, the reason is reported once.
-        if reason not in refused.setdefault(name, []):
-            refused[name].append(reason)
+        if reason not in self.refused.setdefault(name, []):
+            self.refused[name].append(reason)
 
-    for name, share in classes.items():
-        for reason in share.unknown_domains(host.platform):
-            record_refusal(host.class_group(name), reason)
-    usable = {
-        name: _usable_share(host, share, host.class_group(name), record_refusal)
-        for name, share in classes.items()
-    }
-    sharing = share_groups(host, usable, present)
-    # Equal priorities are ordered by name, so that equal inputs give equal groups.
-    guests = sorted(
-        (_possible_demand(host, usable, demand, record_refusal) for demand in demands),
-        key=lambda demand: (-demand.priority, demand.guest),
-    )
-    capacity = (
-        _group_capacity(host, present)
-        if max_groups is None
-        else min(max_groups, _group_capacity(host, present))
-    )
-    names = _admitted_groups(host, usable, sharing, guests, present, capacity, barred)
-    shortage = f"all {capacity} resctrl groups are taken"
-    for name, group in sharing.by_class.items():
-        if group not in names:
-            record_refusal(host.class_group(name), barred.get(group, shortage))
-    membership = {
-        demand.guest: _group_of(host, usable, sharing, demand, names, barred, shortage, record_refusal)
-        for demand in guests
-    }
-    # Exclusive ways are assigned after the groups, because a guest without a group of its own gets no
-    # exclusive ways.
-    exclusive = _exclusive_ways(host, guests, membership, present, record_refusal)
-    taken = {cache: WayMask.union_of(found.masks.values()) for cache, found in exclusive.items()}
+    def resolve_demands(self, demands: Iterable[GuestDemand], max_groups: int | None) -> GroupResolution:
+        host = self.host
+        # Equal priorities are ordered by name, so that equal inputs give equal groups.
+        guests = sorted(map(self.possible_demand, demands), key=lambda one: (-one.priority, one.guest))
+        if max_groups is not None:
+            self.capacity = min(max_groups, self.capacity)
+        names = self.admitted_groups(guests)
+        for name, group in self.sharing.by_class.items():
+            if group not in names:
+                self.refuse_group(host.class_group(name), group)
+        membership = {demand.guest: self.group_of(demand, names) for demand in guests}
+        # Exclusive ways are assigned after the groups, because a guest without a group of its own gets no
+        # exclusive ways.
+        exclusive = self.exclusive_ways(guests, membership)
+        taken = {cache: WayMask.union_of(found.masks.values()) for cache, found in exclusive.items()}
 
-    groups = {DEFAULT_GROUP: TargetGroup(DEFAULT_GROUP, cache_lines(host, ShareSpec(), {}, taken))}
-    shares: dict[str, ShareSpec] = {}
-    for name, share in usable.items():
-        group = sharing.by_class[name]
-        # Classes that share a group have the same effect, so the share of the first class is used for all.
-        shares.setdefault(group, share)
-        if group in names and group not in groups:
-            groups[group] = TargetGroup(group, group_schemata(host, share, {}, {}, taken))
-    for demand in guests:
-        group = membership[demand.guest]
-        # If the guest shares a group with its class or with guests of equal shares, the group already has its
-        # schemata.
-        if group not in groups:
-            own = {cache: found.masks[group] for cache, found in exclusive.items() if group in found.masks}
-            # Allocated amounts belong to one guest, so they apply only to a group of its own.
-            bandwidth = demand.bandwidth if group == host.guest_group(demand.guest) else {}
-            share = demand.share.overlaid_on(usable.get(demand.qos_class, ShareSpec()))
-            shares[group] = share
-            lines = group_schemata(host, share, bandwidth, own, taken, demand.way_limits)
-            groups[group] = TargetGroup(group, lines, own)
-    # L2 caches have no exclusive ways, so their lines depend on the share alone.
-    for name in groups.keys() - {DEFAULT_GROUP}:
-        lines = l2_lines(host, shares.get(name, ShareSpec()), present, name)
-        groups[name] = replace(groups[name], schemata=groups[name].schemata.updated_with(lines))
-    moves = {cache: found.moves for cache, found in exclusive.items() if found.moves}
-    return GroupResolution(groups, membership, moves, {name: tuple(why) for name, why in refused.items()})
+        groups = {DEFAULT_GROUP: TargetGroup(DEFAULT_GROUP, cache_lines(host, ShareSpec(), {}, taken))}
+        shares: dict[str, ShareSpec] = {}
+        for name, share in self.classes.items():
+            group = self.sharing.by_class[name]
+            # Classes that share a group have the same effect, so the share of the first class is used for
+            # all.
+            shares.setdefault(group, share)
+            if group in names and group not in groups:
+                groups[group] = TargetGroup(group, group_schemata(host, share, {}, {}, taken))
+        for demand in guests:
+            group = membership[demand.guest]
+            # If the guest shares a group with its class or with guests of equal shares, the group already has
+            # its schemata.
+            if group not in groups:
+                own = {
+                    cache: found.masks[group] for cache, found in exclusive.items() if group in found.masks
+                }
+                # Allocated amounts belong to one guest, so they apply only to a group of its own.
+                bandwidth = demand.bandwidth if group == host.guest_group(demand.guest) else {}
+                share = shares[group] = self.whole_share(demand)
+                lines = group_schemata(host, share, bandwidth, own, taken, demand.way_limits)
+                groups[group] = TargetGroup(group, lines, own)
+        # L2 caches have no exclusive ways, so their lines depend on the share alone.
+        for name in groups.keys() - {DEFAULT_GROUP}:
+            lines = l2_lines(host, shares.get(name, ShareSpec()), self.present, name)
+            groups[name] = replace(groups[name], schemata=groups[name].schemata.updated_with(lines))
+        moves = {cache: found.moves for cache, found in exclusive.items() if found.moves}
+        refused = {name: tuple(reasons) for name, reasons in self.refused.items()}
+        return GroupResolution(groups, membership, moves, refused)
 
+    def refuse_group(self, name: str, group: str) -> None:
+        self.refuse_rule(name, self.barred.get(group, f"all {self.capacity} resctrl groups are taken"))
 
-def _usable_share(
-    host: ResctrlLayout, share: ShareSpec, name: str, record_refusal: _RefusalRecorder
-) -> ShareSpec:
-    """The share without its unsupported parts. Each of these parts is recorded as refused.
+    def class_share(self, demand: GuestDemand) -> ShareSpec:
+        return self.classes.get(demand.qos_class, ShareSpec())
 
-    For example, masks for code need CDP, and a percent of bandwidth can need the full bandwidth.
-    """
-    share, reasons = share.without_unsupported(host.platform)
-    for reason in reasons:
-        record_refusal(name, reason)
-    codec, control = host.codec, host.platform.mb
-    if codec is None or control is None:
-        return replace(share, mb=None, mb_per_cache={})
+    def whole_share(self, demand: GuestDemand) -> ShareSpec:
+        """The share of a guest, completed by the share of its class."""
+        return demand.share.overlaid_on(self.class_share(demand))
 
-    def has_value(domain: int, cap: BandwidthCap) -> bool:
+    def usable_share(self, share: ShareSpec, name: str) -> ShareSpec:
+        """The share without its unsupported parts. Each of these parts is recorded as refused for ``name``.
+
+        For example, masks for code need CDP, and a percent of bandwidth can need the full bandwidth.
+        """
+        share, reasons = share.without_unsupported(self.host.platform)
+        for reason in reasons:
+            self.refuse_rule(name, reason)
+        codec, control = self.host.codec, self.host.platform.mb
+        if codec is None or control is None:
+            return replace(share, mb=None, mb_per_cache={})
+
+        def has_value(domain: int, cap: BandwidthCap) -> bool:
+            try:
+                encode_cap(codec, domain, cap)
+            except BandwidthUnknownError as error:
+                self.refuse_rule(name, str(error))
+                return False
+            return True
+
+        # Only the first domain is checked: a cap that has no value there has no value on any other domain.
+        known = share.mb is None or not control.ids or has_value(control.ids[0], share.mb)
+        exceptions = {
+            domain: cap
+            for domain, cap in share.mb_per_cache.items()
+            if domain not in control.ids or has_value(domain, cap)
+        }
+        return replace(share, mb=share.mb if known else None, mb_per_cache=exceptions)
+
+    def possible_demand(self, demand: GuestDemand) -> GuestDemand:
+        """The demand of a guest, without values that the platform does not support, and within its limits."""
+        share = demand.share
         try:
-            encode_cap(codec, domain, cap)
-        except BandwidthUnknownError as error:
-            record_refusal(name, str(error))
-            return False
-        return True
+            share.check_supported(self.host.platform)
+        # Only the share is refused: the guest keeps its allocated ways.
+        except BadShareError as error:
+            self.refuse_rule(demand.guest, str(error))
+            share = ShareSpec()
+        share = self.usable_share(share, demand.guest)
+        ways, bandwidth = {}, {}
+        for cache, count in demand.ways.items():
+            if count and cache not in self.host.partitions:
+                self.refuse_rule(demand.guest, f"L3 cache {cache} has no ways to allocate")
+            elif count:
+                ways[cache] = count
+        for cache, percent in demand.bandwidth.items():
+            domain = self.controlled_domain(demand.guest, cache) if percent else None
+            if domain is None or self.host.codec is None:
+                continue
+            try:
+                self.host.codec.encode_percent(domain, percent)
+                bandwidth[cache] = percent
+            except BandwidthUnknownError as error:
+                self.refuse_rule(demand.guest, str(error))
+        demand = replace(demand, share=share, ways=ways, bandwidth=bandwidth)
+        return self.limited_demand(demand) if demand.way_limits or demand.bandwidth_limits else demand
 
-    # Only the first domain is checked: a cap that has no value there has no value on any other domain.
-    known = share.mb is None or not control.ids or has_value(control.ids[0], share.mb)
-    exceptions = {
-        domain: cap
-        for domain, cap in share.mb_per_cache.items()
-        if domain not in control.ids or has_value(domain, cap)
-    }
-    return replace(share, mb=share.mb if known else None, mb_per_cache=exceptions)
+    def controlled_domain(self, guest: str, cache: int) -> int | None:
+        """The bandwidth domain of an L3 cache; None, with a refusal, if it cannot be controlled."""
+        domain = None if self.host.codec is None else self.host.platform.mb_domain(cache)
+        if domain is None:
+            self.refuse_rule(guest, f"this host cannot control the bandwidth of L3 cache {cache}")
+        return domain
 
+    def limited_demand(self, demand: GuestDemand) -> GuestDemand:
+        """The demand of a guest within its limits.
 
-def _possible_demand(
-    host: ResctrlLayout,
-    classes: Mapping[str, ShareSpec],
-    demand: GuestDemand,
-    record_refusal: _RefusalRecorder,
-) -> GuestDemand:
-    """The demand of a guest, without the values that the platform does not support, and within its limits."""
-    share = demand.share
-    try:
-        share.check_supported(host.platform)
-    # Only the share is refused: the guest keeps its allocated ways.
-    except BadShareError as error:
-        record_refusal(demand.guest, str(error))
-        share = ShareSpec()
-    share = _usable_share(host, share, demand.guest, record_refusal)
-    ways, bandwidth = {}, {}
-    for cache, count in demand.ways.items():
-        if count and cache not in host.partitions:
-            record_refusal(demand.guest, f"L3 cache {cache} has no ways to allocate")
-        elif count:
-            ways[cache] = count
-    for cache, percent in demand.bandwidth.items():
-        domain = host.platform.mb_domain(cache)
-        if not percent:
-            continue
-        if host.codec is None or domain is None:
-            record_refusal(demand.guest, f"this host cannot control the bandwidth of L3 cache {cache}")
-            continue
-        try:
-            host.codec.encode_percent(domain, percent)
-            bandwidth[cache] = percent
-        except BandwidthUnknownError as error:
-            record_refusal(demand.guest, str(error))
-    demand = replace(demand, share=share, ways=ways, bandwidth=bandwidth)
-    if demand.way_limits or demand.bandwidth_limits:
-        demand = _limited_demand(host, classes.get(demand.qos_class, ShareSpec()), demand, record_refusal)
-    return demand
+        Limits lower the allocated ways and bandwidth. On caches without allocated ways, limits on ways stay
+        in ``way_limits``. On domains without allocated bandwidth, limits on bandwidth become caps of the
+        share.
+        """
+        ways, bandwidth, caps = dict(demand.ways), dict(demand.bandwidth), dict(demand.share.mb_per_cache)
+        way_limits = {}
+        for cache, limit in demand.way_limits.items():
+            partition = self.host.partitions.get(cache)
+            if partition is None:
+                self.refuse_rule(demand.guest, f"this host cannot control the ways of L3 cache {cache}")
+                continue
+            limit = max(limit, partition.rules.min_bits, 1)  # A mask needs at least min_bits ways.
+            if cache in ways:
+                ways[cache] = min(ways[cache], limit)
+            else:
+                way_limits[cache] = limit
+        rest = self.whole_share(demand)
+        for cache, limit in demand.bandwidth_limits.items():
+            domain = self.controlled_domain(demand.guest, cache)
+            if domain is None or self.host.codec is None:
+                continue
+            # The lowest limit that the hardware accepts.
+            limit = max(limit, self.host.codec.min_percent)
+            if cache in bandwidth:
+                bandwidth[cache] = min(bandwidth[cache], limit)
+                continue
+            cap = rest.cap_on(domain)
+            # A limit above the share would give the guest more than it has without the limit.
+            if limit < (100 if cap is None else percent_of_cap(self.host.codec, domain, cap)):
+                caps[domain] = limit
+        share = replace(demand.share, mb_per_cache=caps)
+        return replace(demand, ways=ways, bandwidth=bandwidth, share=share, way_limits=way_limits)
 
+    def own_group(self, demand: GuestDemand) -> str | None:
+        """The group that a guest needs in addition to the group of its class; None if that group is enough.
 
-def _limited_demand(
-    host: ResctrlLayout, of_class: ShareSpec, demand: GuestDemand, record_refusal: _RefusalRecorder
-) -> GuestDemand:
-    """The demand of a guest within its limits.
+        Guests with equal annotations share a group, because their ways overlap in any case. However, such
+        guests get separate groups if a bandwidth cap would hold for all of them together. An annotation with
+        the same effect as a class or the default group needs no group of its own.
+        """
+        host, share = self.host, demand.share
+        if demand.is_allocated:
+            return host.guest_group(demand.guest)
+        if not share and not demand.way_limits:
+            return None
+        # If several guests shared one cap, one of them could use the bandwidth of all.
+        capped = any(map(is_below_full, (share.mb, *share.mb_per_cache.values())))
+        if capped and host.codec is not None and host.codec.shares_cap:
+            return host.guest_group(demand.guest)
+        whole = self.whole_share(demand)
+        # Limits are temporary and not part of the key, so a guest gets another group while it is limited.
+        same = None if demand.way_limits else self.sharing.group_with(host, whole)
+        return host.share_group(whole, demand.way_limits) if same is None else same
 
-    Limits lower the allocated ways and bandwidth. On caches without allocated ways, limits on ways stay in
-    ``way_limits``. On domains without allocated bandwidth, limits on bandwidth become caps of the share.
-    """
-    ways, bandwidth, caps = dict(demand.ways), dict(demand.bandwidth), dict(demand.share.mb_per_cache)
-    way_limits = {}
-    for cache, limit in demand.way_limits.items():
-        partition = host.partitions.get(cache)
-        if partition is None:
-            record_refusal(demand.guest, f"this host cannot control the ways of L3 cache {cache}")
-            continue
-        limit = max(limit, partition.rules.min_bits, 1)  # A mask needs at least min_bits ways.
-        if cache in ways:
-            ways[cache] = min(ways[cache], limit)
-        else:
-            way_limits[cache] = limit
-    rest = demand.share.overlaid_on(of_class)
-    for cache, limit in demand.bandwidth_limits.items():
-        domain = host.platform.mb_domain(cache)
-        if host.codec is None or domain is None:
-            record_refusal(demand.guest, f"this host cannot control the bandwidth of L3 cache {cache}")
-            continue
-        # The lowest limit that the hardware accepts.
-        limit = max(limit, host.codec.min_percent)
-        if cache in bandwidth:
-            bandwidth[cache] = min(bandwidth[cache], limit)
-            continue
-        cap = rest.cap_on(domain)
-        # A limit above the share would give the guest more than it has without the limit.
-        if limit < (100 if cap is None else percent_of_cap(host.codec, domain, cap)):
-            caps[domain] = limit
-    share = replace(demand.share, mb_per_cache=caps)
-    return replace(demand, ways=ways, bandwidth=bandwidth, share=share, way_limits=way_limits)
+    def group_capacity(self) -> int:
+        """The maximum number of groups, including foreign ones, that the CLOSIDs and RMIDs allow."""
+        max_groups, monitoring = self.host.platform.max_groups, self.host.platform.monitoring
+        if monitoring is None:
+            return max_groups
+        # Each control group and each monitoring group needs an RMID. Existing groups have theirs already.
+        present = self.present.groups
+        taken = sum(1 + len(group.monitoring_groups) for group in present.values())
+        return min(max_groups, len(present) + max(0, monitoring.rmids - taken))
 
+    def admitted_groups(self, demands: Sequence[GuestDemand]) -> frozenset[str]:
+        """The groups for which CLOSIDs and RMIDs are left, including the default group."""
+        present = self.present.groups
+        # Foreign groups need CLOSIDs, too.
+        foreign = sum(1 for name in present if name != DEFAULT_GROUP and not self.host.is_ours(name))
+        wanted: dict[str, tuple[int, bool]] = dict.fromkeys(self.sharing.needed_groups, (0, False))
+        for demand in demands:
+            group = self.own_group(demand)
+            if group is not None and group != DEFAULT_GROUP:
+                rank = (1 if demand.reserved else 2 if demand.is_allocated else 3, group not in present)
+                # Guests with equal shares have one group, which gets the rank of its most important guest.
+                wanted[group] = min(rank, wanted.get(group, rank))
+        # The sort is stable: classes keep their configured order, and guests the order of their priority.
+        order = sorted((name for name in wanted if name not in self.barred), key=wanted.__getitem__)
+        admitted = order[: max(0, self.capacity - 1 - foreign)]  # 1 is for the default group.
+        return frozenset((DEFAULT_GROUP, *admitted))
 
-def _own_group(
-    host: ResctrlLayout, classes: Mapping[str, ShareSpec], sharing: GroupSharing, demand: GuestDemand
-) -> str | None:
-    """The group that a guest needs in addition to the group of its class; None if that group is enough.
-
-    Guests with equal annotations share a group, because their ways overlap in any case. However, such guests
-    get separate groups if a bandwidth cap would hold for all of them together. An annotation with the same
-    effect as a class or the default group needs no group of its own.
-    """
-    if demand.is_allocated:
-        return host.guest_group(demand.guest)
-    share = demand.share
-    if not share and not demand.way_limits:
-        return None
-    # If several guests shared one cap, one of them could use the bandwidth of all.
-    capped = any(map(is_below_full, (share.mb, *share.mb_per_cache.values())))
-    if capped and host.codec is not None and host.codec.shares_cap:
-        return host.guest_group(demand.guest)
-    whole = share.overlaid_on(classes.get(demand.qos_class, ShareSpec()))
-    # Limits are temporary and not part of the key, so a guest gets another group while it is limited.
-    same = None if demand.way_limits else sharing.group_with(host, whole)
-    return host.share_group(whole, demand.way_limits) if same is None else same
-
-
-def _group_capacity(host: ResctrlLayout, present: ResctrlGroups) -> int:
-    """The maximum number of groups, including foreign ones, that the CLOSIDs and RMIDs allow."""
-    max_groups, monitoring = host.platform.max_groups, host.platform.monitoring
-    if monitoring is None:
-        return max_groups
-    # Each control group and each monitoring group needs an RMID. Existing groups have theirs already.
-    taken = sum(1 + len(group.monitoring_groups) for group in present.groups.values())
-    return min(max_groups, len(present.groups) + max(0, monitoring.rmids - taken))
-
-
-def _admitted_groups(
-    host: ResctrlLayout,
-    classes: Mapping[str, ShareSpec],
-    sharing: GroupSharing,
-    demands: Sequence[GuestDemand],
-    present: ResctrlGroups,
-    capacity: int,
-    barred: Collection[str],
-) -> frozenset[str]:
-    """The groups for which CLOSIDs and RMIDs are left, including the default group."""
-    # Foreign groups need CLOSIDs, too.
-    foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
-    wanted: dict[str, tuple[int, bool]] = dict.fromkeys(sharing.needed_groups, (0, False))
-    for demand in demands:
-        group = _own_group(host, classes, sharing, demand)
-        if group is not None and group != DEFAULT_GROUP:
-            rank = (1 if demand.reserved else 2 if demand.is_allocated else 3, group not in present.groups)
-            # Guests with equal shares have one group, which gets the rank of its most important guest.
-            wanted[group] = min(rank, wanted.get(group, rank))
-    # The sort is stable: classes keep their configured order, and guests the order of their priority.
-    order = sorted((name for name in wanted if name not in barred), key=wanted.__getitem__)
-    admitted = order[: max(0, capacity - 1 - foreign)]  # 1 is for the default group.
-    return frozenset((DEFAULT_GROUP, *admitted))
-
-
-def _group_of(
-    host: ResctrlLayout,
-    classes: Mapping[str, ShareSpec],
-    sharing: GroupSharing,
-    demand: GuestDemand,
-    names: frozenset[str],
-    barred: Mapping[str, str],
-    shortage: str,
-    record_refusal: _RefusalRecorder,
-) -> str:
-    group = _own_group(host, classes, sharing, demand)
-    if group is not None:
+    def group_of(self, demand: GuestDemand, names: frozenset[str]) -> str:
+        """The group of a guest among the admitted groups ``names``."""
+        group = self.own_group(demand)
+        if group is not None:
+            if group in names:
+                return group
+            self.refuse_group(demand.guest, group)
+        if demand.qos_class and demand.qos_class not in self.classes:
+            self.refuse_rule(demand.guest, f"there is no QoS class {demand.qos_class}")
+        group = self.sharing.by_class.get(demand.qos_class, DEFAULT_GROUP)
         if group in names:
             return group
-        record_refusal(demand.guest, barred.get(group, shortage))
-    if demand.qos_class and demand.qos_class not in classes:
-        record_refusal(demand.guest, f"there is no QoS class {demand.qos_class}")
-    group = sharing.by_class.get(demand.qos_class, DEFAULT_GROUP)
-    if group in names:
-        return group
-    # In this case, no group is left for the class either. The guest stays in the default group with all open
-    # ways, because too many ways are better than too few.
-    record_refusal(demand.guest, barred.get(group, shortage))
-    return DEFAULT_GROUP
+        # In this case, no group is left for the class either. The guest stays in the default group with all
+        # open ways, because too many ways are better than too few.
+        self.refuse_group(demand.guest, group)
+        return DEFAULT_GROUP
 
+    def exclusive_ways(
+        self, demands: Iterable[GuestDemand], membership: Mapping[str, str]
+    ) -> dict[int, WayAssignment]:
+        """The exclusive ways of the groups on each cache. Existing groups keep their ways if possible."""
+        # Only a group of a single guest has exclusive ways, so one guest for each group is enough.
+        guest_of = {group: guest for guest, group in membership.items()}
+        wanted: dict[int, dict[str, int]] = {cache: {} for cache in self.host.partitions}
+        for demand in demands:
+            group = membership[demand.guest]
+            if group == self.host.guest_group(demand.guest):
+                for cache, count in demand.ways.items():
+                    wanted[cache][group] = count
+        found = {}
+        for cache, counts in wanted.items():
+            found[cache] = assign_ways(self.host.partitions[cache], self.held_masks(cache, counts), counts)
+            for group, reason in found[cache].refused.items():
+                self.refuse_rule(guest_of[group], f"L3 cache {cache}: {reason}")
+        return found
 
-def _exclusive_ways(
-    host: ResctrlLayout,
-    demands: Iterable[GuestDemand],
-    membership: Mapping[str, str],
-    present: ResctrlGroups,
-    record_refusal: _RefusalRecorder,
-) -> dict[int, WayAssignment]:
-    """The exclusive ways of the groups on each cache. Existing groups keep their ways if possible."""
-    # Only a group of a single guest has exclusive ways, so one guest for each group is enough.
-    guest_of = {group: guest for guest, group in membership.items()}
-    wanted: dict[int, dict[str, int]] = {cache: {} for cache in host.partitions}
-    for demand in demands:
-        group = membership[demand.guest]
-        if group == host.guest_group(demand.guest):
-            for cache, count in demand.ways.items():
-                wanted[cache][group] = count
-    found = {}
-    for cache, counts in wanted.items():
-        held = _held_masks(host, present, cache, counts)
-        found[cache] = assign_ways(host.partitions[cache], held, counts)
-        for group, reason in found[cache].refused.items():
-            record_refusal(guest_of[group], f"L3 cache {cache}: {reason}")
-    return found
-
-
-def _held_masks(
-    host: ResctrlLayout, present: ResctrlGroups, cache: int, counts: Mapping[str, int]
-) -> dict[str, WayMask]:
-    """The exclusive masks that groups have now. The masks that are certainly exclusive come first."""
-    default = cache_mask(host.platform, present.default_group.schemata, cache)
-    sure, likely = {}, {}
-    for group, count in sorted(counts.items()):
-        if group in present.groups:
-            mask = cache_mask(host.platform, present.groups[group].schemata, cache)
-            if not mask & default:
-                sure[group] = mask
-            # A mask without ways of the default group is certainly exclusive. A mask of the right size in the
-            # pool is kept, too, because another program may have changed the default group.
-            elif len(mask) == count and host.partitions[cache].pool.contains_mask(mask):
-                likely[group] = mask
-    return sure | likely
+    def held_masks(self, cache: int, counts: Mapping[str, int]) -> dict[str, WayMask]:
+        """The exclusive masks that groups have now. The masks that are certainly exclusive come first."""
+        platform, present = self.host.platform, self.present
+        default = cache_mask(platform, present.default_group.schemata, cache)
+        sure, likely = {}, {}
+        for group, count in sorted(counts.items()):
+            if group in present.groups:
+                mask = cache_mask(platform, present.groups[group].schemata, cache)
+                if not mask & default:
+                    sure[group] = mask
+                # A mask without ways of the default group is certainly exclusive. A mask of the right size in
+                # the pool is kept, too, because another program may have changed the default group.
+                elif len(mask) == count and self.host.partitions[cache].pool.contains_mask(mask):
+                    likely[group] = mask
+        return sure | likely

@@ -1,4 +1,7 @@
-"""Shares that classes and guests ask for: a range of open cache ways in percent, and a cap of bandwidth."""
+"""Shares that classes and guests ask for: a range of open cache ways in percent, and a cap of bandwidth.
+
+A function that parses or checks a value raises BadShareError for a wrong value.
+"""
 
 from __future__ import annotations
 
@@ -101,10 +104,7 @@ class ShareSpec:
         return replace(self, code=code, data=data, l2=l2), tuple(reasons)
 
     def check_supported(self, platform: ResctrlPlatform) -> None:
-        """Check that the platform has the controls and domains that the share asks for.
-
-        :raises BadShareError: a control or a domain is missing.
-        """
+        """Check that the platform has the controls and domains that the share asks for."""
         for name, asked, control in (
             ("LLC", self.llc is not None or self.llc_per_cache, platform.l3),
             ("MB", self.mb is not None or self.mb_per_cache, platform.mb),
@@ -131,10 +131,7 @@ class ShareSpec:
 
 
 def parse_range(text: str) -> WayRange:
-    """The range in the text of an option, such as ``0-30``.
-
-    :raises BadShareError: the text is no range of percents.
-    """
+    """The range in the text of an option, such as ``0-30``."""
     # The pattern accepts up to 4 digits, so that the message about a value above 100 can quote the number.
     match = re.fullmatch(r"\s*([0-9]{1,4})\s*-\s*([0-9]{1,4})\s*", text, re.ASCII)
     if match is None:
@@ -143,20 +140,14 @@ def parse_range(text: str) -> WayRange:
 
 
 def parse_percent(text: str) -> int:
-    """The percent in the text of an option, such as ``40``.
-
-    :raises BadShareError: the text is no whole percent.
-    """
+    """The percent in the text of an option, such as ``40``."""
     if not re.fullmatch(r"\s*[0-9]{1,4}\s*", text, re.ASCII):
         raise BadShareError(f"{text!r} is not a whole percent")
     return check_percent("bandwidth", int(text))
 
 
 def parse_rate(text: str) -> BandwidthRate:
-    """The bandwidth in MB/s in the text of an option, such as ``4000``.
-
-    :raises BadShareError: the text is no whole number of MB/s.
-    """
+    """The bandwidth in MB/s in the text of an option, such as ``4000``."""
     if not re.fullmatch(r"\s*[0-9]{1,9}\s*", text, re.ASCII):
         raise BadShareError(f"{text!r} is not a whole number of MB/s")
     return check_rate("bandwidth", int(text))
@@ -166,7 +157,6 @@ def parse_per_cache(text: str, parse: Callable[[str], T]) -> dict[int, T]:
     """The exceptions by cache id in the text of an option, such as ``0:0-50, 1:20-80``.
 
     :param parse: a function that parses the value for one cache.
-    :raises BadShareError: a part cannot be read, or two parts name the same cache.
     """
     found: dict[int, T] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
@@ -183,7 +173,6 @@ def check_percent(where: str, value: int) -> int:
     """Return ``value`` if it is a percent from 0 to 100.
 
     :param where: the beginning of the error message, which names the option.
-    :raises BadShareError: the value is not within 0 and 100.
     """
     if not 0 <= value <= 100:
         raise BadShareError(f"{where}: {value} is not within 0..100 percent")
@@ -194,7 +183,6 @@ def check_rate(where: str, value: int) -> BandwidthRate:
     """Return the rate of ``value`` MB/s.
 
     :param where: the beginning of the error message, which names the option.
-    :raises BadShareError: the value is not above 0, or larger than any memory has.
     """
     # 0 would stop the guest.
     if not 1 <= value <= _MAX_MBPS:

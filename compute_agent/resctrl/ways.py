@@ -51,8 +51,7 @@ def plan_moves(
     :param owner: the name of the group that needs ways.
     :param own: the exclusive ways that the owner has now.
     """
-    search = _MoveSearch(pool, blocks, owner, own, count)
-    return search.find_shortest()
+    return _MoveSearch(pool, blocks, owner, own, count).find_shortest()
 
 
 class _MoveSearch:

@@ -9,8 +9,8 @@ Example: guests A and B of a class with ``core_scheduling = guest`` hold CPUs 2 
 core. While A runs on CPU 2, CPU 6 is idle or runs the kernel, and never runs B.
 
 The module :mod:`realtime` chooses threads and their schedules, and sets these schedules. The module
-:mod:`cookies` decides on cookies with a pure function, and :mod:`kernel_cookies` gives cookies to threads.
-The module :mod:`run_notes` stores notes of the guests with a priority or a cookie from the agent.
+:mod:`cookies` decides on cookies with a pure function, and gives cookies to threads. The module
+:mod:`run_notes` stores notes of the guests with a priority or a cookie from the agent.
 
 Invariants. A guest is noted on disk before its first priority or cookie. The agent never changes schedules
 and cookies of other programs. A schedule or cookie counts as set by another program if its guest has no note.

@@ -129,7 +129,11 @@ def decide_schedules(
 
 
 class KernelSchedules:
-    """Reads and sets the scheduling policies and priorities of threads."""
+    """Reads and sets the scheduling policies and priorities of threads.
+
+    A method that sets a value raises ProcessLookupError if the thread has ended, and OSError if the kernel
+    refuses the change.
+    """
 
     def read(self, tid: int) -> ThreadSchedule | None:
         """The schedule of a thread; None if the thread has ended."""
@@ -139,11 +143,7 @@ class KernelSchedules:
             return None
 
     def write(self, tid: int, schedule: ThreadSchedule) -> None:
-        """Set the schedule of a thread.
-
-        :raises ProcessLookupError: the thread has ended.
-        :raises OSError: the kernel refuses the change.
-        """
+        """Set the schedule of a thread."""
         os.sched_setscheduler(tid, schedule.policy, os.sched_param(schedule.priority))
 
     def read_nice(self, tid: int) -> int | None:
@@ -154,11 +154,7 @@ class KernelSchedules:
             return None
 
     def write_nice(self, tid: int, nice: int) -> None:
-        """Set the nice value of a thread.
-
-        :raises ProcessLookupError: the thread has ended.
-        :raises OSError: the kernel refuses the change.
-        """
+        """Set the nice value of a thread."""
         os.setpriority(os.PRIO_PROCESS, tid, nice)
 
 

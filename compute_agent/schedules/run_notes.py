@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from compute_agent import kept_json
 from compute_agent.drivers.procfs import ProcessIdentity
@@ -56,25 +56,6 @@ class RunNote:
 
 RunNotes = Mapping[str, RunNote]
 """Notes by the uuid of the guest."""
-
-
-class RunNoteStore(Protocol):
-    """Keeps on disk, for each guest, its main process and the core cookie that the process had before."""
-
-    @property
-    def kept_notes(self) -> RunNotes:
-        """The notes.
-
-        :raises OSError: the notes cannot be read.
-        """
-        ...
-
-    def keep_notes(self, notes: RunNotes) -> None:
-        """Replace the notes, and wait until the new notes are on disk.
-
-        :raises OSError: the notes cannot be written. The former notes are still stored.
-        """
-        ...
 
 
 def note_of(notes: RunNotes, uuid: str, main: ProcessIdentity) -> RunNote | None:

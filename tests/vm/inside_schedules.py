@@ -18,7 +18,7 @@ import pytest
 from compute_agent.agent.protocol import call_agent
 from compute_agent.host import kernel_files
 from compute_agent.model import cpuset
-from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies
+from compute_agent.schedules.cookies import CookieError, KernelCookies
 from compute_agent.schedules.realtime import USUAL, KernelSchedules, realtime_schedule
 from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, SOCKET, PlacementRest, make_agent, uid
 from tests.waits import wait_for

@@ -3,16 +3,24 @@
 import importlib
 import pkgutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from compute_agent import controllers
 from compute_agent.agent.configured_controllers import ControllerSettings, ControllerStores, make_controllers
-from compute_agent.controllers.base import GuestController, GuestTarget, KernelController, find_controller
-from compute_agent.controllers.isolation import IsolationController
+from compute_agent.controllers.base import (
+    GuestController,
+    GuestTarget,
+    HostController,
+    KernelController,
+    find_controller,
+)
+from compute_agent.controllers.isolation import IsolationController, IsolationSettings
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
+from tests.compute_agent.controllers.builders import class_target
 from tests.compute_agent.fakes import FakeDriver
 
 METHODS = ("sync", "describe_drift", "apply", "plan_changes", "release")
@@ -26,7 +34,11 @@ def classes():
     ]
     found = {value for module in modules for value in vars(module).values() if isinstance(value, type)}
     return sorted(
-        (one for one in found - {KernelController, GuestController} if KernelController in one.__mro__),
+        (
+            one
+            for one in found - {KernelController, GuestController, HostController}
+            if KernelController in one.__mro__
+        ),
         key=lambda one: one.name,
     )
 
@@ -67,15 +79,14 @@ def test_one_list_makes_all_controllers():
 
 
 def test_a_reload_keeps_the_cpus_that_the_agent_began_with():
-    stores = ControllerStores(object(), object(), object(), object())
-    first, second = (
-        find_controller(
-            make_controllers(FakeDriver([0]), None, ControllerSettings(), stores, Path("/")),
-            IsolationController,
-        )
-        for _ in range(2)
-    )
-    assert first._own_threads is second._own_threads is stores.own_threads
+    seen = []
+    own_threads = SimpleNamespace(keep_off=seen.append)
+    stores = ControllerStores(object(), object(), object(), object(), own_threads=own_threads)
+    settings = ControllerSettings(isolation=IsolationSettings(realtime=frozenset({"RT"})))
+    for _ in range(2):
+        made = make_controllers(FakeDriver([0]), None, settings, stores, Path("/"))
+        find_controller(made, IsolationController).apply(class_target("a", "RT", 3))
+    assert seen == [{3}, {3}]
 
 
 class Differing(GuestController):

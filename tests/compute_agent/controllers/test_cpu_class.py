@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses
-from compute_agent.controllers.cpu_class_plan import ClassBinding
+from compute_agent.controllers.cpu_class import CpuClassController
+from compute_agent.controllers.cpu_class_plan import ClassBinding, CpuClasses
 from compute_agent.model.cpuset import CpuClass, CpuSets, FormerValues, NamedFrequency
 from compute_agent.model.messages import DriverError
 from tests.compute_agent.controllers.builders import Store, class_target
@@ -35,9 +35,9 @@ class CpuClassHost:
     def start(self, *classes):
         by_name = {one.name: one for one in classes}
         bindings = {"LSR": ClassBinding(20, by_name.get("fast")), "BE": ClassBinding(0, by_name.get("quiet"))}
-        configured = CpuClasses(by_name, bindings, SETS)
+        self.configured = CpuClasses(by_name, bindings, SETS)
         self.drifts = 0
-        self.controller = CpuClassController(self.driver, configured, self.store, self.files, self.count)
+        self.controller = CpuClassController(self.driver, self.configured, self.store, self.files, self.count)
 
     def count(self):
         self.drifts += 1
@@ -334,9 +334,7 @@ def test_histories_of_guests_end_as_they_began(machine, tmp_path, monkeypatch):
         for path, text in other.before.items():
             other.files.set(path, text)
         other.store.former_values = FormerValues()
-        other.controller = CpuClassController(
-            other.driver, host.controller._configured, other.store, other.files
-        )
+        other.controller = CpuClassController(other.driver, host.configured, other.store, other.files)
         other.sync(*guests)
         assert host.snapshot() == other.snapshot()
     host.start()

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.controllers.cpu_class_plan import ClassBinding, CpuClassClaim, decide_files, make_claims
+from compute_agent.controllers.cpu_class_plan import (
+    ClassBinding,
+    CpuClassClaim,
+    CpuClasses,
+    decide_files,
+    make_claims,
+)
 from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain
 from compute_agent.model.cpuset import CpuClass, CpuSets, NamedFrequency
 from tests.compute_agent.builders import build_guest, cpu_set
@@ -17,7 +23,9 @@ SLOW = CpuClass("slow", "powersave", None, NamedFrequency.MIN)
 IDLE, SHARED = CpuClass("idle", "powersave"), CpuClass("shared", "schedutil")
 CLASSES = {one.name: one for one in (FAST, SLOW, IDLE, SHARED)}
 BINDINGS = {"LSR": ClassBinding(20, FAST), "LS": ClassBinding(10), "BE": ClassBinding(0, SLOW)}
-SETS = CpuSets(frozenset(range(2, 8)), frozenset({0, 1}), frozenset({0, 1}))
+CONFIGURED = CpuClasses(
+    CLASSES, BINDINGS, CpuSets(frozenset(range(2, 8)), frozenset({0, 1}), frozenset({0, 1}))
+)
 
 
 def domain(folder, *members, **fields):
@@ -51,7 +59,7 @@ def test_claims_are_of_guests_by_rank_then_of_shared_cpus_then_of_unheld_ones():
         class_target("d", "LS"),
         class_target("e", "unknown", 5),
     ]
-    assert make_claims(guests, SETS, BINDINGS, CLASSES, lost=False) == [
+    assert make_claims(CONFIGURED, guests, lost=False) == [
         CpuClassClaim(cpu_set(5)),
         CpuClassClaim(cpu_set(3), FAST),
         CpuClassClaim(cpu_set(4)),
@@ -65,7 +73,7 @@ def test_a_guest_may_have_a_class_of_its_own_or_none_if_it_is_preserved():
     own = replace(class_target("a", "LSR", 3), guest=build_guest("a", qos_class="LSR", cpu_class="slow"))
     left = replace(class_target("b", "BE", 4), guest=build_guest("b", qos_class="BE", preserve=True))
     unknown = replace(class_target("c", "LSR", 5), guest=build_guest("c", qos_class="LSR", cpu_class="gone"))
-    claims = make_claims([own, left, unknown], SETS, BINDINGS, CLASSES, lost=False)
+    claims = make_claims(CONFIGURED, [own, left, unknown], lost=False)
     assert claims[:3] == [
         CpuClassClaim(cpu_set(4)),
         CpuClassClaim(cpu_set(5), FAST),
@@ -74,7 +82,7 @@ def test_a_guest_may_have_a_class_of_its_own_or_none_if_it_is_preserved():
 
 
 def test_cpus_that_a_lost_guest_may_hold_stay_as_they_are():
-    claims = make_claims([class_target("b", "LSR", 3)], SETS, BINDINGS, CLASSES, lost=True)
+    claims = make_claims(CONFIGURED, [class_target("b", "LSR", 3)], lost=True)
     assert claims == [
         CpuClassClaim(cpu_set(3), FAST),
         CpuClassClaim(cpu_set(2, 3, 4, 5, 6, 7), frozen=True),
@@ -87,7 +95,7 @@ def test_cpus_that_a_lost_guest_may_hold_stay_as_they_are():
 
 def test_cpus_of_both_sets_are_shared_ones_unless_a_guest_holds_them():
     both = CpuSets(cpu_set(0, 1, 2), cpu_set(0, 1, 2), cpu_set(0, 1, 2))
-    assert make_claims([class_target("b", "LSR", 1)], both, BINDINGS, CLASSES, lost=False) == [
+    assert make_claims(replace(CONFIGURED, cpu_sets=both), [class_target("b", "LSR", 1)], lost=False) == [
         CpuClassClaim(cpu_set(1), FAST),
         CpuClassClaim(cpu_set(0, 1, 2), SHARED),
         CpuClassClaim(cpu_set(), IDLE),

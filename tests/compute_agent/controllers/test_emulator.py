@@ -5,9 +5,16 @@ later return.
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from compute_agent.controllers.base import GuestTarget
-from compute_agent.controllers.emulator import EmulatorController, EmulatorCpus, EmulatorSettings
+from compute_agent.controllers.emulator import (
+    EmulatorController,
+    EmulatorSettings,
+    find_misplaced,
+    tell_misplaced,
+)
 from compute_agent.model.guest import CpuAssignment, PlacementConstraints
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
@@ -16,7 +23,7 @@ from tests.compute_agent.fakes import FakeDriver
 
 ONLINE = frozenset(range(4))
 SHARED, OWN = cpu_set(0), cpu_set(2, 3)
-CPUS = EmulatorCpus(SHARED, {0: ONLINE})
+SETTINGS = EmulatorSettings(True, SHARED, {0: ONLINE})
 
 
 @pytest.fixture
@@ -29,7 +36,7 @@ def driver():
 
 @pytest.fixture
 def controller(driver):
-    return EmulatorController(driver, EmulatorSettings(True, CPUS))
+    return EmulatorController(driver, SETTINGS)
 
 
 def target_of(driver, **settings):
@@ -75,7 +82,7 @@ def test_threads_that_start_later_are_moved_in_the_next_round(controller, driver
 
 
 def test_threads_stay_unless_the_option_says_move(driver):
-    controller = EmulatorController(driver, EmulatorSettings(False, CPUS))
+    controller = EmulatorController(driver, replace(SETTINGS, moves=False))
     target = target_of(driver)
     assert not reconcile(controller, target)
     assert controller.describe_drift(target) is None
@@ -99,7 +106,7 @@ def test_threads_that_do_not_move_are_refusals_and_not_tried_again(controller, d
 
 
 def test_without_a_shared_cpu_threads_stay(driver):
-    controller = EmulatorController(driver, EmulatorSettings(True, EmulatorCpus(frozenset(), {0: ONLINE})))
+    controller = EmulatorController(driver, replace(SETTINGS, shared=frozenset()))
     target = target_of(driver)
     assert not reconcile(controller, target)
     [reason] = controller.refused["a"]
@@ -127,3 +134,43 @@ def test_a_preserved_or_ended_guest_is_no_refusal(controller, driver):
 
 def target_of_ended(target):
     return replace(target, guest=replace(target.guest, settings=GuestSettings()))
+
+
+ALL_CPUS = frozenset(range(8))
+HOST = EmulatorSettings(True, cpu_set(0, 4), {0: cpu_set(0, 1, 2, 3), 1: cpu_set(4, 5, 6, 7)})
+PINNED = CpuAssignment((cpu_set(5), cpu_set(6)), cpu_set(5, 6), (5, 6), given=True)
+CPU_SETS = st.frozensets(st.integers(0, 7))
+
+
+def test_threads_go_to_shared_cpus_of_the_nodes_of_their_guest():
+    assert HOST.choose_cpus(PINNED, cpu_set(5, 6), ALL_CPUS) == cpu_set(4)
+    both = CpuAssignment((cpu_set(1), cpu_set(6)), cpu_set(1), (1, 6))
+    assert HOST.choose_cpus(both, cpu_set(1, 6), ALL_CPUS) == cpu_set(0, 4)
+    assert HOST.choose_cpus(PINNED, cpu_set(5, 6), ALL_CPUS - {4}) == cpu_set(0)
+    assert HOST.choose_cpus(PINNED, cpu_set(0, 4), ALL_CPUS) == frozenset()
+
+
+def test_threads_on_dedicated_cpus_are_misplaced():
+    threads = {1: cpu_set(5, 6), 2: cpu_set(4), 3: ALL_CPUS, 4: cpu_set(2)}
+    held = cpu_set(2, 5, 6)
+    assert find_misplaced(threads, PINNED, held) == {1: cpu_set(5, 6), 3: held, 4: cpu_set(2)}
+
+
+def test_a_cpu_of_their_own_is_none_of_the_reserved_ones():
+    alone = CpuAssignment((cpu_set(5),), cpu_set(6), (5, 6), given=True)
+    assert find_misplaced({1: cpu_set(6), 2: cpu_set(5, 6)}, alone, cpu_set(5, 6)) == {2: cpu_set(5)}
+
+
+@given(threads=st.dictionaries(st.integers(1, 9), CPU_SETS, max_size=4), held=CPU_SETS, online=CPU_SETS)
+def test_moved_threads_are_not_misplaced_again(threads, held, online):
+    cpus = HOST.choose_cpus(PINNED, held, online)
+    assert cpus <= online
+    moved = threads | dict.fromkeys(find_misplaced(threads, PINNED, held), cpus)
+    assert find_misplaced(moved, PINNED, held) == {}
+
+
+def test_a_sentence_names_few_threads():
+    found = {tid: cpu_set(5) for tid in range(1, 7)}
+    assert tell_misplaced({}) == ""
+    text = "threads that run no guest CPU may use dedicated CPUs 5: 1, 2, 3, 4 and 2 more"
+    assert tell_misplaced(found) == text

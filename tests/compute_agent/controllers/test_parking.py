@@ -11,9 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.controllers.base import GuestTarget
-from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses
-from compute_agent.controllers.cpu_class_plan import ClassBinding
-from compute_agent.controllers.idle_cores import IdleTimes, ParkingRules, choose_parked
+from compute_agent.controllers.cpu_class import CpuClassController
+from compute_agent.controllers.cpu_class_plan import (
+    ClassBinding,
+    CpuClasses,
+    ParkingRules,
+    choose_parked,
+    idle_since,
+)
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuClass, CpuSets, FormerValues, ParkMode
 from compute_agent.model.guest import PlacementConstraints
@@ -56,12 +61,11 @@ def test_only_whole_idle_cores_are_parked_and_no_domain_goes_dark(used, cpus, pa
 
 
 def test_a_cpu_is_idle_since_it_was_used_last():
-    times = IdleTimes()
-    times.note_used(DEDICATED, frozenset({2}), 10.0)
-    assert times.note_used(DEDICATED, frozenset({3}), 20.0)[2] == 20.0
-    assert times.note_used(DEDICATED, frozenset({3}), 30.0) == dict.fromkeys(DEDICATED - {2, 3}, 10.0) | {
-        2: 20.0
-    }
+    since = idle_since({}, DEDICATED, frozenset({2}), 10.0)
+    since = idle_since(since, DEDICATED, frozenset({3}), 20.0)
+    assert since[2] == 20.0
+    since = idle_since(since, DEDICATED, frozenset({3}), 30.0)
+    assert since == dict.fromkeys(DEDICATED - {2, 3}, 10.0) | {2: 20.0}
 
 
 SETS = CpuSets(frozenset(range(2, 8)), frozenset({0, 1}), frozenset({0, 1}))

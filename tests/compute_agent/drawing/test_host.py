@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.drawing import boxes
-from compute_agent.drawing.host import CpuConditions, _guest_colour, draw_host, tree_lines
+from compute_agent.drawing.host import CpuConditions, draw_host, format_size, nest_boxes, tree_lines
 from compute_agent.host.topology import CpuCache, HostTopology
 from compute_agent.model.cpuset import CpuSets
 from tests.compute_agent.inventory.machines import machine
@@ -32,6 +31,10 @@ def cells(picture: str) -> dict[int, ET.Element]:
     numbered = [(int(group.findtext(f"{SVG}text", "")), group) for group in groups]
     assert len({cpu for cpu, _ in numbered}) == len(numbered)
     return dict(numbered)
+
+
+def fills(group: ET.Element) -> list[str]:
+    return [rectangle.get("fill", "") for rectangle in group.findall(f"{SVG}rect")][:-1]
 
 
 def frame(group: ET.Element) -> Area:
@@ -73,9 +76,7 @@ def test_large_host_fits_a_screen() -> None:
 
 
 def test_zones_are_boxes_around_their_cpus_and_equal_zones_share_one() -> None:
-    host, crossing = boxes.nest_boxes(
-        machine(packages=2, nodes=2, cores=2, threads=2, more_nodes={9: 1 << 20})
-    )
+    host, crossing = nest_boxes(machine(packages=2, nodes=2, cores=2, threads=2, more_nodes={9: 1 << 20}))
     assert crossing == []
     assert [box.lines[0] for box in host.children] == ["Package 0", "Package 1", "NUMA node 9, 1 GiB"]
     package = host.children[0]
@@ -110,12 +111,9 @@ def test_a_cache_that_cuts_cores_is_described_and_the_cores_are_drawn() -> None:
 def test_guests_colour_their_cpus_and_are_listed_with_them() -> None:
     picture = draw_host(machine(cores=4), DEDICATED, {"db": frozenset({0, 1}), "web": frozenset({1})})
     by_cpu = cells(picture)
-
-    def fills(cpu: int) -> list[str]:
-        return [rectangle.get("fill", "") for rectangle in by_cpu[cpu].findall(f"{SVG}rect")][:-1]
-
-    db, web = _guest_colour(0), _guest_colour(1)
-    assert (fills(0), fills(1), fills(2)) == ([db], [db, web], ["#ffffff"])
+    ([db], [_, web]) = fills(by_cpu[0]), fills(by_cpu[1])
+    assert db != web
+    assert (fills(by_cpu[1]), fills(by_cpu[2])) == ([db, web], ["#ffffff"])
     assert by_cpu[1].findtext(f"{SVG}title") == "CPU 1, core 1 of package 0, dedicated: db, web"
     assert by_cpu[2].findtext(f"{SVG}title") == "CPU 2, core 2 of package 0, dedicated: free"
     assert {"db: 0-1", "web: 1"} <= set(texts(picture))
@@ -167,8 +165,10 @@ def test_a_host_without_facts_is_an_empty_box() -> None:
 
 
 def test_colours_are_different_and_leave_the_numbers_legible() -> None:
-    colours = [_guest_colour(index) for index in range(64)]
-    assert len(set(colours)) == len(colours)
+    guests = {f"guest {cpu}": frozenset({cpu}) for cpu in range(64)}
+    picture = draw_host(machine(cores=64), DEDICATED, guests)
+    colours = [colour for group in cells(picture).values() for colour in fills(group)]
+    assert len(set(colours)) == len(colours) == len(guests)
     for colour in colours:
         channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
@@ -181,7 +181,7 @@ def test_colours_are_different_and_leave_the_numbers_legible() -> None:
     [(512, "512 KiB"), (1024, "1 MiB"), (28160, "27.5 MiB"), (1047527424, "999 GiB"), (1 << 31, "2 TiB")],
 )
 def test_sizes_have_a_suitable_unit(kib: int, text: str) -> None:
-    assert boxes.format_size(kib) == text
+    assert format_size(kib) == text
 
 
 def test_levels_and_noise_of_cpus_are_shown():

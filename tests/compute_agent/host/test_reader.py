@@ -10,7 +10,7 @@ import pytest
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import CpuCache, HostTopology, NumaNode
 from compute_agent.model import cpuset
-from compute_agent.policy.pieces import memory_nodes
+from compute_agent.policy.cores import memory_nodes
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"

@@ -161,7 +161,7 @@ class Overload:
             clock=self.clock,
             **self.caches(controllers),
         )
-        self.pipeline.start(self.state.state.guests, limits=self.arbiter.combined_limits())
+        self.pipeline.start(self.state.state, limits=self.arbiter.combined_limits())
 
     def state_file(self):
         """The state file of throttling that a starting agent reads."""

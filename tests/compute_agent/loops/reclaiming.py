@@ -40,7 +40,7 @@ class ReclaimingHost:
         self.driver, self.events, self.wakes = FakeDriver(TOPOLOGY.online), [], 0
         host_state = HostState(TOPOLOGY, SETS, tree, POLICIES["topology-aware"])
         self.pipeline = make_pipeline(host_state, self.driver, kind=CalledPipeline)
-        self.pipeline.start({})
+        self.pipeline.start()
         self.pipeline.stop()
         self.mode, self.steal, self.memory = "act", "off", False
         self.cold = {}

@@ -25,7 +25,7 @@ def test_only_a_guest_that_started_is_stopped_for_want_of_a_place(kind, runs):
     rig = FakeHost(REFUSING)
     nothing = SimpleNamespace(get_allocations=lambda uuid: SimpleNamespace(resources={}))
     arrivals = GuestEvents(rig.pipeline, nothing, lambda: None)
-    rig.pipeline.start({})
+    rig.pipeline.start()
     guest = rig.driver.create_guest("free", "free", GuestSettings(), ())
     arrivals.start()
     arrivals.report_change(GuestChange(kind, guest))

@@ -56,7 +56,7 @@ class AuditedHost:
         self.driver = OrderedDriver()
         host_state = HostState(TOPOLOGY, SETS, TREE, POLICIES[policy])
         self.pipeline = make_pipeline(host_state, self.driver)
-        self.pipeline.start({})
+        self.pipeline.start()
         reporter = HostReporter(client, {}, lambda owned: None)
         self.loop = ReportLoop(reporter, client, self.pipeline, AgentMetrics(), 60, 300)
         client.create_provider(ELSEWHERE, "elsewhere", None)

@@ -104,7 +104,7 @@ class EndingHost(FakeHost):
         """Check an eviction that begins. A test may replace it."""
 
     def new_pipeline(self, host_state=HOST_STATE):
-        self.pipeline = make_pipeline(host_state, self.driver, self.metrics, self._save, CalledPipeline)
+        self.pipeline = make_pipeline(host_state, self.driver, self.metrics, self.save_state, CalledPipeline)
 
     def boot(self):
         """Begin with the notes of the last agent."""

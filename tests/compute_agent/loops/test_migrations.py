@@ -70,7 +70,7 @@ class MigrationCloud:
         self.metrics = AgentMetrics()
         self.pipeline = make_pipeline(host_state, self.driver, self.metrics, self.state.keep_guests)
         saved = self.state.state
-        self.pipeline.start(saved.guests, unclaimed=saved.unclaimed, migrations=saved.migrations)
+        self.pipeline.start(saved)
         self.locate = dict
         reporter = HostReporter(self.client, saved.owned, self.state.keep_owned)
         self.loop = ReportLoop(

@@ -27,7 +27,7 @@ from compute_agent.promises.verdict import (
     judge_promises,
 )
 from compute_agent.resctrl.filesystem import ResctrlError
-from compute_agent.schedules.kernel_cookies import CookieError
+from compute_agent.schedules.cookies import CookieError
 from compute_agent.schedules.realtime import ThreadSchedule, realtime_schedule
 from compute_agent.schedules.run_notes import RunNotesFile
 from tests.compute_agent.controllers.resctrl_host import GuestThreads, ResctrlHost

@@ -30,7 +30,7 @@ class ReclaimReporting:
         host_state = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
         metrics = AgentMetrics()
         pipeline = make_pipeline(host_state, driver, metrics)
-        pipeline.start({})
+        pipeline.start()
         self.pipeline = pipeline
         self.reporter = HostReporter(client, {}, lambda owned: None)
         self.loop = ReportLoop(

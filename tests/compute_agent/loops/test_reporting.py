@@ -57,7 +57,7 @@ class ReportingHost:
         self.metrics = AgentMetrics()
         host_state = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
         self.pipeline = make_pipeline(host_state, self.driver, self.metrics)
-        self.pipeline.start({})
+        self.pipeline.start()
         self.reporter = HostReporter(client, {}, keep_owned)
         # The interval is so long that each report during a test has another reason.
         self.loop = ReportLoop(

@@ -9,6 +9,7 @@ from compute_agent.pipeline.events import (
 )
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.state import AgentState
 from compute_agent.policy import POLICIES
 from tests.compute_agent.builders import make_pipeline, read_metric
 from tests.compute_agent.fakes import FakeDriver
@@ -32,7 +33,7 @@ class FakeHost:
     def __init__(self, host_state=HOST_STATE, driver=None):
         self.driver = driver or FakeDriver(ALL)
         self.saved, self.unclaimed = {}, {}
-        self.full_disk = False
+        self.full_disk, self.on_save = False, lambda: None
         self.metrics = AgentMetrics()
         self.new_pipeline(host_state)
 
@@ -41,23 +42,24 @@ class FakeHost:
     def new_pipeline(self, host_state=HOST_STATE):
         """Make another pipeline, as a restart of the agent does."""
         self.pipeline = make_pipeline(
-            host_state, self.driver, self.metrics, self._save, recorder=self.recorder
+            host_state, self.driver, self.metrics, self.save_state, recorder=self.recorder
         )
 
     def take_over(self):
         """Let the pipeline take over the running guests. Its thread has ended afterwards."""
-        self.pipeline.start({})
+        self.pipeline.start()
         self.pipeline.stop()
 
-    def _save(self, guests, unclaimed, migrations):
+    def save_state(self, guests, unclaimed, migrations):
         if self.full_disk:
             raise OSError(28, "No space left on device")
+        self.on_save()
         self.saved, self.unclaimed = dict(guests), dict(unclaimed)
 
     def restart(self, saved=None, host_state=HOST_STATE):
         self.new_pipeline(host_state)
-        unclaimed = self.unclaimed if saved is None else {}
-        self.pipeline.start(self.saved if saved is None else saved, unclaimed=unclaimed)
+        before = AgentState(self.saved, unclaimed=self.unclaimed) if saved is None else AgentState(saved)
+        self.pipeline.start(before)
         self.pipeline.stop()
 
     def handle(self, event):

@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses
-from compute_agent.controllers.cpu_class_plan import ClassBinding
+from compute_agent.controllers.cpu_class import CpuClassController
+from compute_agent.controllers.cpu_class_plan import ClassBinding, CpuClasses
 from compute_agent.model.cpuset import CpuClass, FormerValues
 from compute_agent.pipeline.events import GuestStopped, HostStateChanged, ReconcileGuests
 from tests.compute_agent.pipeline.fake_host import HOST_STATE, SETS, FakeHost

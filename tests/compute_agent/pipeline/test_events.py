@@ -50,6 +50,6 @@ def test_refusals_and_new_placements_after_changed_allocations_are_events(rig):
 def test_a_repair_of_a_foreign_change_is_an_event(rig):
     guest = rig.run("a", (0, 1, 0)).guest
     rig.told()
-    rig.driver._threads(guest)[guest.pid] = frozenset({7})
+    rig.driver.affinities["a"][guest.pid] = frozenset({7})
     rig.handle(ReconcileGuests())
     assert [one[:2] for one in rig.told()] == [("repair", "a")]

@@ -22,6 +22,7 @@ from compute_agent.pipeline.events import (
 )
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.state import AgentState
 from compute_agent.pipeline.worker import GuestPipeline, GuestRefusedError
 from compute_agent.policy import POLICIES
 from tests.compute_agent.fakes import FakeDriver
@@ -68,7 +69,7 @@ class Watchful(FakeDriver):
         self.too_early = []
 
     def apply_cpu_settings(self, guest, settings):
-        entries = {entry.guest.uuid: entry for entry in self.pipeline._cache}
+        entries = {view.guest.uuid: view for view in self.pipeline.guest_views()}
         own = entries[guest.uuid].assignment.held_cpus & self.pipeline.host_state.topology.online
         for uuid, entry in entries.items():
             floats = entry.assignment is not None and not entry.assignment.held_cpus
@@ -88,7 +89,7 @@ class History:
         self.names = (f"g{number}" for number in itertools.count())
         self.clock = itertools.count(1)
         self.new_pipeline()
-        self.pipeline.start({})
+        self.pipeline.start()
         self.pipeline.stop()
 
     def new_pipeline(self):
@@ -177,7 +178,7 @@ class History:
         if (name := self.some_guest()) is not None and self.chance.random() < 0.5:
             self.driver.discard(self.driver.running[name])
         self.new_pipeline()
-        self.pipeline.start(self.saved, unclaimed=self.unclaimed)
+        self.pipeline.start(AgentState(self.saved, unclaimed=self.unclaimed))
         self.pipeline.stop()
 
     def reconcile(self):

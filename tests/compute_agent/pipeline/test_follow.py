@@ -31,7 +31,7 @@ class NovaPinnedHost(fake_host.FakeHost):
 
     def new_pipeline(self, host_state=FOLLOWING):
         controllers = (CpuController(self.driver, {"BE"}),)
-        self.pipeline = GuestPipeline(host_state, self.driver, controllers, self._save, self.metrics)
+        self.pipeline = GuestPipeline(host_state, self.driver, controllers, self.save_state, self.metrics)
 
     def boot(self, uuid, pins, emulator=SHARED, held=None):
         guest = self.driver.create_guest(uuid, uuid, GuestSettings(len(pins)), ())
@@ -95,7 +95,7 @@ def test_a_cpu_that_nova_brings_online_counts_before_the_host_is_read_again(rig)
         replace(FOLLOWING, powered=FOLLOWING.cpu_sets.dedicated),
         rig.driver,
         (),
-        rig._save,
+        rig.save_state,
         rig.metrics,
         read_online=lambda: online["now"],
     )

@@ -53,7 +53,7 @@ class ClassifyingHost(FakeHost):
         controllers = (CpusetController(self.driver), CpuController(self.driver, frozenset({"BE"})))
         recorder = EventRecorder(self.events.append)
         self.pipeline = GuestPipeline(
-            host_state, self.driver, controllers, self._save, self.metrics, recorder, manual=self.manual
+            host_state, self.driver, controllers, self.save_state, self.metrics, recorder, manual=self.manual
         )
 
     def setting(self, name, uuid="a"):

@@ -47,7 +47,7 @@ class MemoryHost(fake_host.FakeHost):
 
     def new_pipeline(self, host_state=HOST_STATE):
         controllers = (MemoryController(self.driver, host_state.topology.memory_types),)
-        self.pipeline = GuestPipeline(host_state, self.driver, controllers, self._save, self.metrics)
+        self.pipeline = GuestPipeline(host_state, self.driver, controllers, self.save_state, self.metrics)
 
     def hold(self, allocation, uuid="a", vcpus=1, **settings):
         settings = GuestSettings(vcpus, **settings)
@@ -153,7 +153,7 @@ class FollowingHost(MemoryHost):
 
     def new_pipeline(self, host_state=FOLLOWING):
         controllers = (MemoryController(self.driver, host_state.topology.memory_types, binds_all=False),)
-        self.pipeline = GuestPipeline(host_state, self.driver, controllers, self._save, self.metrics)
+        self.pipeline = GuestPipeline(host_state, self.driver, controllers, self.save_state, self.metrics)
 
     def boot(self, kind="any", bound=(), uuid="a"):
         guest = self.driver.create_guest(uuid, uuid, GuestSettings(1, memory_type=MemoryType(kind)), ())

@@ -24,6 +24,7 @@ from compute_agent.pipeline.events import (
     ReconcileGuests,
     StartGuest,
 )
+from compute_agent.pipeline.state import AgentState
 from compute_agent.pipeline.worker import GuestRefusedError
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.pipeline.fake_host import ALL, HOST_STATE, FakeHost
@@ -172,7 +173,7 @@ class TestAnAgentThatStartsMeanwhile:
     def test_a_limit_of_a_domain_is_in_effect_again(self, host):
         host.domains.awaited = True
         host.new_pipeline()
-        host.pipeline.start(host.saved, limits={"d": {QUOTA: 0.5}})
+        host.pipeline.start(AgentState(host.saved), limits={"d": {QUOTA: 0.5}})
         host.pipeline.stop()
         host.come_back()
         (view,) = (view for view in host.pipeline.guest_views() if view.guest.uuid == "d")
@@ -212,11 +213,16 @@ class TestAnAgentThatStartsMeanwhile:
         assert host.cpus_of("d") == {1}
 
     def test_only_all_guests_count_as_taken_over(self, host):
-        host.restart_agent()
-        lifecycle = host.pipeline._lifecycle
-        assert (lifecycle.is_known, lifecycle.is_known_in_part) == (False, True)
-        host.come_back()
-        assert (lifecycle.is_known, lifecycle.is_known_in_part) == (True, True)
+        host.domains.awaited = True
+        host.new_pipeline()
+        pipeline = host.pipeline
+        pipeline.start(AgentState(host.saved, unclaimed=host.unclaimed))
+        try:
+            assert (pipeline.has_taken_over, pipeline.has_taken_over_some) == (False, True)
+            host.come_back()
+            assert (pipeline.has_taken_over, pipeline.has_taken_over_some) == (True, True)
+        finally:
+            pipeline.stop()
 
 
 class Histories(RuleBasedStateMachine):

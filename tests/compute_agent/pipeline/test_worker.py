@@ -20,7 +20,7 @@ from compute_agent.pipeline.events import (
     StartGuest,
 )
 from compute_agent.pipeline.host_state import HostState
-from compute_agent.pipeline.state import SavedGuest
+from compute_agent.pipeline.state import AgentState, SavedGuest
 from compute_agent.pipeline.worker import GuestRefusedError
 from compute_agent.policy import POLICIES
 from tests.compute_agent.inventory.machines import machine
@@ -432,7 +432,7 @@ class TestWorldChanges:
 
 
 def test_events_from_other_threads_are_answered(rig):
-    rig.pipeline.start({})
+    rig.pipeline.start()
     event = StartGuest("a", "a", GuestSettings(), ("x",), {"node0": {"PCPU": 1}}, 1.0)
     assert rig.pipeline.submit(event).result(10).assignment.dedicated == (1,)
     event = StartGuest("b", "b", GuestSettings(), ("x",), {"node0": {"PCPU": 9}}, 1.0)
@@ -480,7 +480,7 @@ def test_guests_are_remembered_while_the_driver_does_not_know_them(rig, monkeypa
     rig.new_pipeline()
     with monkeypatch.context() as patch:
         patch.setattr(rig.driver, "guests", away)
-        rig.pipeline.start(saved)
+        rig.pipeline.start(AgentState(saved))
         for event in (ReconcileGuests(), HostStateChanged(HOST_STATE), AllocationsRead({}, 1.0)):
             assert rig.pipeline.submit(event).result(10) is None
         with pytest.raises(DriverError, match="libvirtd is away"):
@@ -585,6 +585,6 @@ class TestControllers:
     def test_limits_apply_again_from_the_start_of_an_agent(self, rig):
         rig.run("a", (0, 1, 0))
         rig.new_pipeline()
-        rig.pipeline.start(rig.saved, limits={"a": {QUOTA: 0.5}})
+        rig.pipeline.start(AgentState(rig.saved), limits={"a": {QUOTA: 0.5}})
         rig.pipeline.stop()
         assert rig.pipeline.guest_views()[0].limits == {QUOTA: 0.5}

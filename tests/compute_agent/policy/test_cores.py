@@ -7,8 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compute_agent.model.guest_settings import ThreadPolicy
-from compute_agent.policy.cores import CoreDemand, capacity, choice_cost, choose_cpus
-from compute_agent.policy.pieces import free_cores
+from compute_agent.policy.cores import CoreDemand, capacity, choice_cost, choose_cpus, free_cores
 from tests.compute_agent.inventory.machines import machine
 from tests.examples import examples
 

@@ -166,7 +166,7 @@ def test_every_written_value_is_read_back(files):
 
 
 def test_bandwidth_may_be_rounded_where_the_hardware_rounds(files):
-    control = BandwidthControl("MB", (0, 1), 1, 1, 8)
+    control = BandwidthControl((0, 1), 1, 1, 8)
     files.shows = lambda text: text.replace("=41", "=31")  # shown as 40
     wanted = Schemata({"MB": {0: 41}})
     with pytest.raises(ResctrlError):

@@ -15,7 +15,7 @@ from compute_agent.resctrl.platform import UNLIMITED_MBPS, BandwidthControl, Cpu
 
 def engine(vendor, gbps=None, **control):
     values = {"minimum": 10, "granularity": 10, "closids": 8, "maximum": {0: 100}} | control
-    return choose_codec(ResctrlPlatform(vendor, mb=BandwidthControl("MB", (0,), **values)), gbps)
+    return choose_codec(ResctrlPlatform(vendor, mb=BandwidthControl((0,), **values)), gbps)
 
 
 AMD = {"minimum": 0, "granularity": 1, "maximum": {0: 2048}}

@@ -30,7 +30,7 @@ def test_assigned_counters_are_parsed_from_the_kernels_text(files):
 def test_counters_are_assigned_only_in_event_mode(mode, needed):
     assert (
         monitoring.needs_assignment(
-            ResctrlPlatform(CpuVendor.AMD, monitoring=MonitoringFeatures(8, frozenset(), (), mode))
+            ResctrlPlatform(CpuVendor.AMD, monitoring=MonitoringFeatures(8, frozenset(), mode))
         )
         is needed
     )

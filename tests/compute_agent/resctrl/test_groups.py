@@ -150,11 +150,7 @@ def test_counter_assignment_is_read(tmp_path):
     files = tree(tmp_path)
     folder = files.root / "info/L3_MON"
     (folder / "mbm_assign_mode").write_text("[mbm_event]\ndefault\n")
-    (folder / "num_mbm_cntrs").write_text("0=32;1=30\n")
-    monitoring = read_platform(files).monitoring
-    assert monitoring.assign_modes == ("mbm_event", "default")
-    assert monitoring.assign_mode == "mbm_event"
-    assert monitoring.counters == {0: 32, 1: 30}
+    assert read_platform(files).monitoring.assign_mode == "mbm_event"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from compute_agent.resctrl.monitoring import (
     TOTAL_BYTES,
     CounterFiles,
     CounterSample,
-    CounterState,
     MonitoredGroup,
 )
 from compute_agent.resctrl.platform import CacheControl, CpuVendor, MonitoringFeatures, ResctrlPlatform
@@ -24,22 +23,11 @@ from compute_agent.resctrl.schemata import MaskRules, Schemata, WayMask
 from tests.compute_agent.resctrl import fake
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("264830976\n", 264830976),
-        ("0", 0),
-        (str(2**64 - 1), 2**64 - 1),
-        ("Unavailable\n", CounterState.UNAVAILABLE),
-        ("Unassigned\n", CounterState.UNASSIGNED),
-        ("Error\n", CounterState.ERROR),
-        ("", None),
-        ("-5", None),
-        ("twelve", None),
-    ],
-)
-def test_counter_texts_become_numbers_or_states(text, value):
-    assert monitoring.parse_counter(text) == value
+def increase(before, now):
+    totals = monitoring.BandwidthTotals()
+    for time, value in enumerate((before, now)):
+        totals.add_sample(CounterSample(float(time), {(0, TOTAL_BYTES): value}))
+    return totals.bytes[0, TOTAL_BYTES]
 
 
 @pytest.mark.parametrize(
@@ -53,25 +41,23 @@ def test_counter_texts_become_numbers_or_states(text, value):
         (2**64 - 3, 2**48 - 4, 2**48 - 1),  # the largest plausible increase
         (2**64 - 3, 2**48 - 3, 2**48 - 3),  # one more: reset, so the value is the increase
         (0, 2**48 + 1, 2**48 + 1),  # an increase without a wrap has no limit
-        (CounterState.UNAVAILABLE, 5, None),
-        (5, CounterState.ERROR, None),
-        (None, 5, None),
-        (5, None, None),
+        (None, 5, 0),
+        (5, None, 0),
     ],
 )
 def test_a_counter_that_goes_down_has_wrapped_or_was_reset(before, now, grown):
-    assert monitoring.counter_increase(before, now) == grown
+    assert increase(before, now) == grown
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**40))
 @settings(deadline=None)
 def test_any_plausible_increase_is_found_over_a_wrap(before, grown):
-    assert monitoring.counter_increase(before, (before + grown) % 2**64) == grown
+    assert increase(before, (before + grown) % 2**64) == grown
 
 
 def test_totals_only_grow_and_bridge_readings_without_a_number():
     totals = monitoring.BandwidthTotals()
-    values = (1000, 1500, CounterState.UNAVAILABLE, 1800, 50, CounterState.ERROR, 60)
+    values = (1000, 1500, None, 1800, 50, None, 60)
     rates = [
         totals.add_sample(CounterSample(float(time), {(0, TOTAL_BYTES): value, (0, OCCUPANCY): 1})).get(
             (0, TOTAL_BYTES)
@@ -84,7 +70,7 @@ def test_totals_only_grow_and_bridge_readings_without_a_number():
 
 def test_rates_are_bytes_a_second_of_bandwidth_counters():
     totals = monitoring.BandwidthTotals()
-    before = {(0, TOTAL_BYTES): 1000, (0, OCCUPANCY): 5, (1, TOTAL_BYTES): CounterState.UNAVAILABLE}
+    before = {(0, TOTAL_BYTES): 1000, (0, OCCUPANCY): 5, (1, TOTAL_BYTES): None}
     now = {(0, TOTAL_BYTES): 5000, (0, OCCUPANCY): 9, (1, TOTAL_BYTES): 7, (0, LOCAL_BYTES): 3}
     assert totals.add_sample(CounterSample(10.0, before)) == {}
     assert totals.add_sample(CounterSample(12.0, now)) == {(0, TOTAL_BYTES): 2000.0}
@@ -122,7 +108,7 @@ def files(tmp_path):
     return fake.FakeResctrl.of(fake.INTEL, tmp_path / "tree")
 
 
-def test_counters_without_numbers_keep_their_state(files):
+def test_counters_without_numbers_have_no_value(files):
     folder = files.root / "mon_data/mon_L3_01"
     (folder / TOTAL_BYTES).write_text("Unavailable\n")
     (folder / LOCAL_BYTES).unlink()
@@ -131,9 +117,10 @@ def test_counters_without_numbers_keep_their_state(files):
     (files.root / "mon_data/mon_PERF_PKG_00").mkdir()  # of kernels to come
     values = read_counters(files, "", 1.0).values
     assert {key: value for key, value in values.items() if key[0] == 1} == {
-        (1, TOTAL_BYTES): CounterState.UNAVAILABLE
+        (1, OCCUPANCY): None,
+        (1, TOTAL_BYTES): None,
     }
-    assert len(values) == 4
+    assert len(values) == 5
 
 
 def test_a_removed_group_has_no_counters(files):
@@ -198,7 +185,7 @@ def test_control_groups_and_foreign_groups_use_rmids():
     ("closids", "there", "used"), [(4, 4, 60), (16, 4, 48), (64, 4, 30), (16, 16, 48), (3, 4, 60)]
 )
 def test_rmids_are_left_for_later_control_groups(closids, there, used):
-    cache = CacheControl(3, ("L3",), (0,), MaskRules(WayMask(0xFF)), WayMask(0), closids)
+    cache = CacheControl(("L3",), (0,), MaskRules(WayMask(0xFF)), WayMask(0), closids)
     platform = ResctrlPlatform(CpuVendor.INTEL, l3=cache, monitoring=MonitoringFeatures(64, frozenset()))
     present = ResctrlGroups({f"g{number}": ControlGroup(f"g{number}", Schemata()) for number in range(there)})
     assert monitoring.rmids_to_use(platform, present, lambda name: True) == used

@@ -24,9 +24,9 @@ SHARED_WAYS = 2
 def platform(ways=12, sparse=False, min_bits=1, cdp=False, closids=16):
     names = ("L3CODE", "L3DATA") if cdp else ("L3",)
     rules = MaskRules(WayMask.from_range(0, ways), min_bits, sparse)
-    l3 = CacheControl(3, names, (0, 5), rules, WayMask(), closids)
+    l3 = CacheControl(names, (0, 5), rules, WayMask(), closids)
     return ResctrlPlatform(
-        CpuVendor.INTEL, l3, mb=BandwidthControl("MB", (0, 5), 10, 10, closids, {0: 100, 5: 100})
+        CpuVendor.INTEL, l3, mb=BandwidthControl((0, 5), 10, 10, closids, {0: 100, 5: 100})
     )
 
 

@@ -8,8 +8,8 @@ from compute_agent.resctrl.monitoring import descriptors_to_keep
 from compute_agent.resctrl.platform import BandwidthControl, CpuVendor, MonitoringFeatures, ResctrlPlatform
 
 
-def bandwidth(name: str, closids: int) -> BandwidthControl:
-    return BandwidthControl(name, (0,), minimum=10, granularity=10, closids=closids)
+def bandwidth(closids: int) -> BandwidthControl:
+    return BandwidthControl((0,), minimum=10, granularity=10, closids=closids)
 
 
 @pytest.mark.parametrize(
@@ -17,12 +17,10 @@ def bandwidth(name: str, closids: int) -> BandwidthControl:
     [
         (ResctrlPlatform(CpuVendor.INTEL), 0),
         (ResctrlPlatform(CpuVendor.INTEL, monitoring=MonitoringFeatures(8, frozenset())), 0),
-        (ResctrlPlatform(CpuVendor.AMD, mb=bandwidth("MB", 16)), 16),
-        (ResctrlPlatform(CpuVendor.AMD, mb=bandwidth("MB", 16), smba=bandwidth("SMBA", 12)), 12),
+        (ResctrlPlatform(CpuVendor.AMD, mb=bandwidth(16)), 16),
+        (ResctrlPlatform(CpuVendor.AMD, mb=bandwidth(16), smba=bandwidth(12)), 12),
         (
-            ResctrlPlatform(
-                CpuVendor.AMD, mb=bandwidth("MB", 16), monitoring=MonitoringFeatures(8, frozenset())
-            ),
+            ResctrlPlatform(CpuVendor.AMD, mb=bandwidth(16), monitoring=MonitoringFeatures(8, frozenset())),
             8,
         ),
     ],

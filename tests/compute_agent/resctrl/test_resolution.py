@@ -453,12 +453,10 @@ def test_arm_has_ids_of_its_own_and_takes_holes(tmp_path):
 
 
 def test_mb_domains_with_other_ids_are_matched_by_rank():
-    l3 = CacheControl(3, ("L3",), (3, 8), MaskRules(WayMask(0xFF)), WayMask(), 8)
-    platform = ResctrlPlatform(
-        CpuVendor.ARM, l3, mb=BandwidthControl("MB", (0, 1), 1, 1, 8, {0: 100, 1: 100})
-    )
+    l3 = CacheControl(("L3",), (3, 8), MaskRules(WayMask(0xFF)), WayMask(), 8)
+    platform = ResctrlPlatform(CpuVendor.ARM, l3, mb=BandwidthControl((0, 1), 1, 1, 8, {0: 100, 1: 100}))
     assert [platform.mb_domain(cache) for cache in (3, 8, 1, 5)] == [0, 1, 1, None]
-    uneven = ResctrlPlatform(CpuVendor.ARM, l3, mb=BandwidthControl("MB", (0, 1, 2), 1, 1, 8))
+    uneven = ResctrlPlatform(CpuVendor.ARM, l3, mb=BandwidthControl((0, 1, 2), 1, 1, 8))
     assert uneven.mb_domain(3) is None
     present = ResctrlGroups(
         {DEFAULT_GROUP: ControlGroup(DEFAULT_GROUP, parse_schemata("L3:3=ff;8=ff\nMB:0=100;1=100\n"))}
@@ -469,7 +467,7 @@ def test_mb_domains_with_other_ids_are_matched_by_rank():
 
 
 def test_masks_may_have_64_ways():
-    l3 = CacheControl(3, ("L3",), (0,), MaskRules(WayMask(2**64 - 1)), WayMask(), 8)
+    l3 = CacheControl(("L3",), (0,), MaskRules(WayMask(2**64 - 1)), WayMask(), 8)
     platform = ResctrlPlatform(CpuVendor.ARM, l3)
     present = ResctrlGroups({DEFAULT_GROUP: ControlGroup(DEFAULT_GROUP, parse_schemata("L3:0=" + "f" * 16))})
     host = build_layout(platform, None, present, "ours.", 4)

@@ -44,8 +44,8 @@ def test_bad_overrides_of_options_are_refused(text, reason):
 
 FULL = ResctrlPlatform(
     CpuVendor.INTEL,
-    CacheControl(3, ("L3",), (1, 17), MaskRules(WayMask(0xFF)), WayMask(), 8),
-    mb=BandwidthControl("MB", (1, 2), 10, 10, 8, {1: 100, 2: 100}),
+    CacheControl(("L3",), (1, 17), MaskRules(WayMask(0xFF)), WayMask(), 8),
+    mb=BandwidthControl((1, 2), 10, 10, 8, {1: 100, 2: 100}),
 )
 
 

@@ -261,3 +261,19 @@ def test_a_large_fragmented_cache_is_defragmented():
     result = assign_ways(division, held, wanted)
     check_safe(division, held, wanted, result)
     assert len(result.moves) <= 16
+
+
+def test_the_worked_example_of_the_documentation():
+    division = partition_ways(rules(12), WayMask(), shared_ways=2)
+    assert division.pool == mask("3ff")
+    first = assign_ways(division, {}, {"web": 4, "db": 3})
+    assert first.masks == {"web": mask("f"), "db": mask("70")}
+    open_ways = division.open_ways(WayMask.union_of(first.masks.values()))
+    assert open_ways == mask("f80")
+    assert open_ways.percent_range(0, 30) == mask("180")
+    then = assign_ways(division, {"db": first.masks["db"]}, {"db": 3, "big": 7})
+    assert then.moves == (
+        MaskMove("db", mask("70"), mask("7")),
+        MaskMove("big", WayMask(), mask("3f8")),
+    )
+    assert not then.refused

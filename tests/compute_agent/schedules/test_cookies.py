@@ -15,9 +15,17 @@ from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.files import UnsafeFileError
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CoreScope
-from compute_agent.schedules import kernel_cookies, run_notes
-from compute_agent.schedules.cookies import CookieGuest, RunNote, decide_cookies
-from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies, NoSiblingsError, OwnCookieError
+from compute_agent.schedules import cookies as core_cookies
+from compute_agent.schedules import run_notes
+from compute_agent.schedules.cookies import (
+    CookieError,
+    CookieGuest,
+    KernelCookies,
+    NoSiblingsError,
+    OwnCookieError,
+    RunNote,
+    decide_cookies,
+)
 from compute_agent.schedules.run_notes import COOKIES_FILE, CookieLender, RunNotesFile
 from tests.compute_agent.schedules.cookie_host import CookieHost
 
@@ -261,8 +269,8 @@ class FakeKernel:
 
     def __init__(self, monkeypatch, **cookies):
         self.cookies = {0: 0, 1: 0, 2: 0} | {int(name[1:]): cookie for name, cookie in cookies.items()}
-        monkeypatch.setattr(kernel_cookies, "_LIBC", self)
-        monkeypatch.setattr(kernel_cookies.ctypes, "get_errno", lambda: errno.ESRCH)
+        monkeypatch.setattr(core_cookies, "_LIBC", self)
+        monkeypatch.setattr(core_cookies.ctypes, "get_errno", lambda: errno.ESRCH)
 
     def prctl(self, *arguments):
         command, tid, scope = (number.value for number in arguments[1:4])
@@ -309,7 +317,7 @@ def test_the_agents_own_cookie_is_cleared_and_given_to_no_guest(monkeypatch):
 def test_a_kernel_without_core_scheduling_is_a_refusal_of_each_guest(controller, host):
     host.start("a", "G")
     host.start("b", "LS")
-    host.refusal = CookieError(kernel_cookies.NOT_KNOWN)
+    host.refusal = CookieError(core_cookies.NOT_KNOWN)
     sync(controller, host)
     assert controller.refused == {
         "a": ("core_scheduling: the kernel has no core scheduling (CONFIG_SCHED_CORE, Linux 5.14)",)
@@ -390,22 +398,22 @@ def test_the_kernels_answers_have_a_remedy(monkeypatch):
         (errno.EINVAL, "CONFIG_SCHED_CORE"),
         (errno.ENOMEM, "Cannot allocate"),
     ):
-        monkeypatch.setattr(kernel_cookies.ctypes, "get_errno", lambda number=number: number)
-        monkeypatch.setattr(kernel_cookies, "_LIBC", Refusing())
+        monkeypatch.setattr(core_cookies.ctypes, "get_errno", lambda number=number: number)
+        monkeypatch.setattr(core_cookies, "_LIBC", Refusing())
         with pytest.raises(CookieError, match=error):
             KernelCookies().grant_cookie(1, [2])
-    monkeypatch.setattr(kernel_cookies.ctypes, "get_errno", lambda: errno.ESRCH)
+    monkeypatch.setattr(core_cookies.ctypes, "get_errno", lambda: errno.ESRCH)
     KernelCookies().grant_cookie(1, [2])
     KernelCookies().create_cookie(1)
     assert KernelCookies().read_cookie(1) is None
-    monkeypatch.setattr(kernel_cookies.ctypes, "get_errno", lambda: errno.ENODEV)
+    monkeypatch.setattr(core_cookies.ctypes, "get_errno", lambda: errno.ENODEV)
     with pytest.raises(NoSiblingsError):
         KernelCookies().create_cookie(1)
 
 
 def test_a_kernel_that_hangs_is_a_reason(monkeypatch):
-    monkeypatch.setattr(kernel_cookies, "_GRANT_SECONDS", 0.01)
-    monkeypatch.setattr(kernel_cookies, "run_aside", lambda role, work: Future())
+    monkeypatch.setattr(core_cookies, "_GRANT_SECONDS", 0.01)
+    monkeypatch.setattr(core_cookies, "run_aside", lambda role, work: Future())
     with pytest.raises(CookieError, match=r"the kernel gave no answer within 0\.01 s"):
         KernelCookies().grant_cookie(1, [2])
 
