@@ -234,7 +234,7 @@ def add_layers(
     # themselves
     for path, other in (beside or {}).items():
         traced = other if tracing is None else tracing.trace_handlers(other, path.strip("/"), path)
-        app = _dispatch(app, path, traced, also_below=True)
+        app = _dispatch_path(app, path, traced, also_below=True)
     if tracing is not None:
         # this layer is outside of the authentication, so that its span includes the time of the
         # authentication
@@ -243,14 +243,14 @@ def add_layers(
     # health checks and metrics, so that these do not fill it.
     app = _HealthChecked(RequestLog(check_chunks(app)), conf)
     if metrics is not None:
-        app = _dispatch(app, METRICS_PATH, metrics)
+        app = _dispatch_path(app, METRICS_PATH, metrics)
     # this layer is the first, so that all other layers see the address of the client instead of the proxy's
     if conf.oslo_middleware.enable_proxy_headers_parsing:
         app = HTTPProxyToWSGI(app, conf)
     return app
 
 
-def _dispatch(
+def _dispatch_path(
     app: WSGIApplication, path: str, other: WSGIApplication, *, also_below: bool = False
 ) -> WSGIApplication:
     """Return an application that passes requests for a path, and possibly its sub-paths, to ``other``."""

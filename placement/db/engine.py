@@ -181,8 +181,11 @@ def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
         "idle_in_transaction_session_timeout": options.idle_timeout,
     }
     return {
-        # the server applies these limits, so that locks are freed even if the worker hangs
-        "options": " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in settings.items()),
+        # the server applies these limits, so that locks are freed even if the worker hangs. It overestimates
+        # lookups by key, so it would compile statements, often for longer than their execution
+        "options": " ".join(
+            ("-c jit=off", *(f"-c {name}={int(seconds * 1000)}" for name, seconds in settings.items()))
+        ),
         "connect_timeout": options.connect_timeout,
         # with these parameters, the operating system ends a connection if the server does not acknowledge
         # data or keepalives in time

@@ -299,7 +299,7 @@ class Allocation:
 
 
 def _shown_amounts(table: sa.Table, updated_at: sa.ColumnElement[float]) -> sa.Select[Any]:
-    """Return a query whose columns have the order of the fields of :class:`Allocation`."""
+    """Return a query with its columns in the order of the fields of :class:`Allocation`."""
     return (
         sa.select(
             consumers.c.uuid,

@@ -241,8 +241,8 @@ _sums: Final = (
 )
 _counts: Final = (
     sa.select(consumers.c.consumer_type, sa.func.count())
-    # pending windows use nothing yet
-    .where(NOT_EXPIRED, ~is_planned(consumers.c.id))
+    # pending windows use nothing yet. A project may have many of them, and CASE does not look up their expiry
+    .where(sa.case((is_planned(consumers.c.id), sa.false()), else_=NOT_EXPIRED))
     .group_by(consumers.c.consumer_type)
 )
 _allocated: Final = (

@@ -34,7 +34,7 @@ from placement.store.time_profile import HoldKey
 
 @dataclass(frozen=True, slots=True)
 class PromisedAmount:
-    """The two parts of an amount that a window has promised; the consumer of both is the window.
+    """The two parts of an amount that a window has promised; both parts have the window as consumer.
 
     ``held`` belongs to the window itself, even if it is not an allocation again yet. Claims use ``claimed``.
     """

@@ -147,7 +147,7 @@ def test_endless_contention_is_unavailable_in_the_end(database: ServiceDatabase)
 
 @pytest.fixture
 def late_database(database_url: str) -> Iterator[ServiceDatabase]:
-    """A database whose writes have no time for further attempts."""
+    """A database that gives writes no time for further attempts."""
     late = ServiceDatabase(database_url, PoolOptions(lock_timeout=0))
     yield late
     late.close()

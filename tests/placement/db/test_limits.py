@@ -145,7 +145,8 @@ def test_parameters_in_the_url_count_more(database_server: DatabaseServer, serve
     settings = "-c work_mem=5MB -c lock_timeout=77"
     url = sa.make_url(server_url).update_query_dict({"options": settings}).render_as_string()
     database = ServiceDatabase(url)
-    for name, expected in (("work_mem", "5MB"), ("lock_timeout", "77ms"), ("statement_timeout", "20s")):
+    answers = {"work_mem": "5MB", "lock_timeout": "77ms", "statement_timeout": "20s", "jit": "off"}
+    for name, expected in answers.items():
         with database.read() as conn:
             assert conn.exec_driver_sql(f"SHOW {name}").scalar_one() == expected
     database.close()
