@@ -200,7 +200,7 @@ def test_where_there_is_no_console_nothing_of_it_is_imported():
     loaded = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
-    assert loaded.split() == ["placement_extras.console", "placement_extras.console.options"]
+    assert loaded.split() == ["placement_extras.console"]
 
 
 def test_pages_are_read_only(client):
