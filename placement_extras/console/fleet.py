@@ -71,7 +71,7 @@ def broken_promises(members: Iterable[Provider]) -> str:
 Result = TypeVar("Result")
 
 
-class TreeResults(Generic[Result]):
+class HostResults(Generic[Result]):
     """Results of a function for hosts. A result is computed again only after its host has changed.
 
     Threads can share the object.

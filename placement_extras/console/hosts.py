@@ -157,7 +157,6 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
         follower=following if may_see_attributes else None,
         may_change=visit.may_use(*_CHANGE),
         may_see_consumers=visit.may_use(rest.LIST_ALLOCATIONS),
-        may_see_projects=visit.may_use(rest.LIST_ALLOCATIONS),
     )
 
 

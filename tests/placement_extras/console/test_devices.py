@@ -12,7 +12,7 @@ from placement.policies import rest
 from placement.read_model.provider import Inventory
 from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import capacity, devices, host
-from placement_extras.console.fleet import TreeResults
+from placement_extras.console.fleet import HostResults
 from placement_extras.console.page_request import PageRequest
 from tests.placement.running import Admin
 from tests.placement_extras.console import world
@@ -64,7 +64,7 @@ def test_devices_of_all_hosts_are_counted_by_class():
             card(6, PATH, used=1, root=6),
         ]
     )
-    assert devices.list_stocks(snapshot, TreeResults(devices.count_devices)) == [
+    assert devices.list_stocks(snapshot, HostResults(devices.count_devices)) == [
         devices.DeviceStock("CUSTOM_GPU", 3, 2, 2, 1)
     ]
 
@@ -77,7 +77,7 @@ def test_only_changed_hosts_are_counted_again():
         return devices.count_devices(tree)
 
     snapshot = ModelSnapshot([card(root, PATH, root=root) for root in (1, 2, 3)])
-    census = TreeResults(count_devices)
+    census = HostResults(count_devices)
     assert devices.list_stocks(snapshot, census) == [devices.DeviceStock("CUSTOM_GPU", 3, 0, 3, 3)]
     snapshot = snapshot.copy()
     snapshot.put(card(2, PATH, used=1, root=2))
