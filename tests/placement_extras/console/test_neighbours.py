@@ -16,7 +16,6 @@ from placement_extras.console.neighbours import (
     make_page,
     read_usage,
 )
-from tests.placement.running import Admin
 from tests.placement_extras.console import world
 from tests.placement_extras.console.pages import READER, read_answer, read_page
 from tests.placement_extras.console.providers import provider
@@ -144,21 +143,13 @@ def test_the_page_names_guests_limits_and_broken_promises(client):
     assert "No host breaks a promise" in nothing
 
 
-@pytest.fixture
-def tell(app):
-    """A function that writes the attributes of the host edge-1."""
-    admin = Admin(app)
-    yield lambda attributes: world.follow(admin, "edge-1", attributes)
-    world.follow(admin, "edge-1", {})
-
-
 def test_values_of_a_silent_agent_are_outdated(client, tell):
-    tell({**world.NEIGHBOURS, "neighbour.valid_until": 1.7e9})
+    tell("edge-1", {**world.NEIGHBOURS, "neighbour.valid_until": 1.7e9})
     assert "The values of 1 host are outdated" in read_answer(client, "neighbours", name="edge")
 
 
 def test_hosts_with_broken_promises_are_listed_in_part(client, tell, monkeypatch):
-    tell({"agent.broken_promises": "2 cpus, <1> quiet"})
+    tell("edge-1", {"agent.broken_promises": "2 cpus, <1> quiet"})
     assert "edge-1 2 cpus, &lt;1&gt; quiet" in read_answer(client, "neighbours")
     assert "All 1 host" not in read_answer(client, "neighbours")
     monkeypatch.setattr(neighbours, "_MAX_BROKEN", 0)
