@@ -102,6 +102,7 @@ _MAX_TOTALS: Final = 12
 """Maximum number of classes for which the page shows totals."""
 _MAX_COLUMNS: Final = 6
 """Maximum number of classes in the list of hosts."""
+_MAX_CHOICES: Final = 250
 PER_PAGE: Final = 40
 """Number of hosts on one page."""
 
@@ -364,7 +365,8 @@ def natural_order(name: str) -> tuple[tuple[str, int], ...]:
     return tuple([(text, int(next(parts, "0"))) for text in parts])
 
 
-def filter_choices(snapshot: ModelSnapshot, limit: int) -> tuple[list[str], list[str], list[str]]:
-    """Return at most ``limit`` classes, traits and aggregates each, which visitors can choose as filters."""
+def filter_choices(snapshot: ModelSnapshot) -> tuple[list[str], list[str], list[str]]:
+    """Return at most 250 classes, traits and aggregates each, which visitors can choose as filters."""
     classes = sorted(snapshot.by_class, key=lambda name: (name not in FIRST_CLASSES, name))
-    return classes[:limit], sorted(snapshot.by_trait)[:limit], sorted(snapshot.by_aggregate)[:limit]
+    traits, aggregates = sorted(snapshot.by_trait), sorted(snapshot.by_aggregate)
+    return classes[:_MAX_CHOICES], traits[:_MAX_CHOICES], aggregates[:_MAX_CHOICES]
