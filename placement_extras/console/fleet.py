@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from placement.read_model.provider import DISABLED, SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE, HostTree
-from placement_extras.console import page_request
+from placement_extras.console.page_request import ListPage, cut_page
 
 REPORTED_AT: Final = "agent.reported_at"
 """The attribute with the time of an agent's last report, in seconds since 1970."""
@@ -186,18 +186,15 @@ class ClassTotal:
 class FleetPage:
     """One page of the list of hosts.
 
-    ``hosts`` is the number of all hosts, and ``passing`` the number of hosts that pass the filters.
-    ``totals`` has the sums over the hosts that pass.
+    ``hosts`` is the number of all hosts. ``passing`` is a page of the hosts that pass the filters, and
+    ``totals`` has the sums over all these hosts.
     """
 
     hosts: int
-    passing: int
+    passing: ListPage[FleetHost]
     totals: tuple[ClassTotal, ...]
     more_classes: int
     columns: tuple[str, ...]
-    rows: tuple[FleetHost, ...]
-    page: int
-    pages: int
 
 
 def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
@@ -236,16 +233,15 @@ def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> 
     classes = _shown_classes(snapshot, trees, passing, wanted.resource_class)
     totals = [_total(snapshot, name, passing, states) for name in classes[:_MAX_TOTALS]]
     columns = tuple(classes[:_MAX_COLUMNS])
-    shown = page_request.cut_page(_ordered_roots(snapshot, trees, passing, wanted), wanted.page, PER_PAGE)
+    shown = cut_page(_ordered_roots(snapshot, trees, passing, wanted), wanted.page, PER_PAGE)
     return FleetPage(
         hosts=len(trees),
-        passing=len(passing),
+        passing=shown.with_rows(
+            _fleet_host(snapshot, trees[root], states[root], columns) for root in shown.rows
+        ),
         totals=tuple(totals),
         more_classes=max(0, len(classes) - _MAX_TOTALS),
         columns=columns,
-        rows=tuple([_fleet_host(snapshot, trees[root], states[root], columns) for root in shown.rows]),
-        page=shown.page,
-        pages=shown.pages,
     )
 
 

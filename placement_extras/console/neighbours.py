@@ -23,13 +23,7 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement_extras.console import page_request
 from placement_extras.console.fleet import BROKEN_PROMISES, HostResults, broken_promises, natural_order
-from placement_extras.console.page_request import (
-    SEE_HOSTS,
-    ListPage,
-    PageRequest,
-    console_page,
-    cut_page,
-)
+from placement_extras.console.page_request import SEE_HOSTS, ListPage, PageRequest, console_page, cut_page
 
 blueprint = Blueprint("neighbours", __name__)
 CENSUS: Final = "NEIGHBOUR_CENSUS"
