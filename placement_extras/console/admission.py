@@ -36,7 +36,8 @@ _TIDY_SECONDS: Final = 600.0
 """Seconds after which a worker searches again for expired sessions and attempts to sign in."""
 _PUBLIC: Final = (SIGN_IN, "/console/sign-out", "/console/static/", SECRETS)
 """Paths that need no session begin with one of these texts."""
-_ADMITTED: Final = "placement_extras.console.admitted"
+ADMITTED: Final = "placement_extras.console.admitted"
+"""The key of the WSGI environment that marks a request as admitted after it has passed the authentication."""
 _UNAVAILABLE: Final = 503
 _CANNOT_ASK: Final = "The Identity service is temporarily unavailable, so your session cannot be checked."
 
@@ -145,16 +146,6 @@ class SessionAdmission:
         return self._pages(environ, start_response)
 
 
-def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
-    """Wrap ``pages``, so that a request is marked as admitted after it has passed the authentication."""
-
-    def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        environ[_ADMITTED] = True
-        return pages(environ, start_response)
-
-    return serve_request
-
-
 class _PageAnswer:
     """Sends the answer of a page to the browser; if the authentication refuses, records only the status."""
 
@@ -167,7 +158,7 @@ class _PageAnswer:
     def start(
         self, status: str, headers: list[tuple[str, str]], exc_info: Any = None
     ) -> Callable[[bytes], object]:
-        if self._environ.get(_ADMITTED):
+        if self._environ.get(ADMITTED):
             return self._start_response(status, headers, exc_info)
         self.refused = int(status.split()[0])
         return lambda _: None

@@ -37,7 +37,7 @@ from placement_extras.console import (
     window_calendar,
 )
 from placement_extras.console.devices import count_devices
-from placement_extras.console.fleet import TreeResults
+from placement_extras.console.fleet import HostResults
 from placement_extras.console.page_request import HANDLERS, SEE_HOSTS, SESSION, ApiRefusal, PageRequest
 from placement_extras.planner.rules import CAPACITY
 
@@ -195,9 +195,9 @@ def create_app(*, signs_in: bool) -> Flask:
     app = Flask("placement_extras.console", static_url_path="/console/static")
     app.config[page_request.SIGNS_IN] = signs_in
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
-    app.config[capacity.CENSUS] = TreeResults(count_devices)
+    app.config[capacity.CENSUS] = HostResults(count_devices)
     app.config[icalendar.TEXTS] = icalendar.FeedTexts()
-    app.config[neighbours.CENSUS] = TreeResults(neighbours.read_usage)
+    app.config[neighbours.CENSUS] = HostResults(neighbours.read_usage)
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     app.jinja_env.filters.update(FILTERS)
     for each in (
@@ -305,36 +305,28 @@ def mount_console(service: PlacementService, handlers: WSGIApplication) -> WSGIA
     """
     is_open = service.conf.api.auth_strategy == "noauth2"
     app = create_app(signs_in=not is_open)
-    pages = _with_handlers(provide_service(app, service), handlers)
+    pages = page_request.with_variable(provide_service(app, service), HANDLERS, handlers)
     if is_open:
-        return _OpenAdmission(NoAuth(pages))
+        return _admit_everyone(NoAuth(pages))
     APPLICATION.check_options(service.conf)
     # these imports need the package cryptography; check_options() has found out that it is installed
     from placement_extras.console import signing_in
-    from placement_extras.console.admission import SessionAdmission, note_admitted
+    from placement_extras.console.admission import ADMITTED, SessionAdmission
 
     app.register_blueprint(signing_in.blueprint)
-    app.config[signing_in.IDENTITY] = keystone = KeystoneAuth(note_admitted(pages), service.conf)
+    admitted = page_request.with_variable(pages, ADMITTED, True)
+    app.config[signing_in.IDENTITY] = keystone = KeystoneAuth(admitted, service.conf)
     # perhaps the Identity service hangs, so at most a quarter of the threads are allowed to wait for it
     threads = service.conf.threads if "threads" in service.conf else 1
     app.config[signing_in.ROOM] = BoundedSemaphore(max(1, threads // 4))
     return SessionAdmission(service, pages, keystone)
 
 
-def _with_handlers(app: WSGIApplication, handlers: WSGIApplication) -> WSGIApplication:
+def _admit_everyone(app: WSGIApplication) -> WSGIApplication:
+    """Make every visitor without a token the administrator, as ``noauth2`` is for development."""
+
     def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        environ[HANDLERS] = handlers
+        environ.setdefault("HTTP_X_AUTH_TOKEN", _ADMIN)
         return app(environ, start_response)
 
     return serve_request
-
-
-class _OpenAdmission:
-    """Makes every visitor without a token the administrator, as ``noauth2`` is for development."""
-
-    def __init__(self, app: WSGIApplication) -> None:
-        self._app = app
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        environ.setdefault("HTTP_X_AUTH_TOKEN", _ADMIN)
-        return self._app(environ, start_response)

@@ -12,7 +12,7 @@ from placement.policies import ext
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.base import canonical_uuid
 from placement_extras.console.devices import DeviceStock, list_stocks
-from placement_extras.console.fleet import TreeResults
+from placement_extras.console.fleet import HostResults
 from placement_extras.console.page_request import (
     SEE_HOSTS,
     ApiRefusal,
@@ -108,7 +108,7 @@ def count_guests(visit: PageRequest) -> str | tuple[str, int]:
     )
     body = found = None
     error = ""
-    census: TreeResults[tuple[DeviceStock, ...]] = current_app.config[CENSUS]
+    census: HostResults[tuple[DeviceStock, ...]] = current_app.config[CENSUS]
     with visit.pinned_model() as (snapshot, _):
         # only attributes show which providers are devices, so a visitor needs the right to see attributes
         devices = list_stocks(snapshot, census) if visit.may_use(ext.ATTRIBUTES) else []

@@ -13,7 +13,7 @@ from typing import Final
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
-from placement_extras.console.fleet import TreeResults
+from placement_extras.console.fleet import HostResults
 from placement_extras.console.host import ConsumerHolding, InventoryStock, stocks_of
 
 NUMA_NODE: Final = "numa_node"
@@ -91,7 +91,7 @@ class DeviceStock:
     open_hosts: int = 0
 
 
-def list_stocks(snapshot: ModelSnapshot, counts: TreeResults[tuple[DeviceStock, ...]]) -> list[DeviceStock]:
+def list_stocks(snapshot: ModelSnapshot, counts: HostResults[tuple[DeviceStock, ...]]) -> list[DeviceStock]:
     """Return the sums over all hosts for each resource class, sorted by the name of the class.
 
     The time depends on the number of hosts with devices, and not on the number of devices.

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from placement.read_model.provider import DISABLED, SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE, HostTree
-from placement_extras.console import page_request
+from placement_extras.console.page_request import ListPage, cut_page
 
 REPORTED_AT: Final = "agent.reported_at"
 """The attribute with the time of an agent's last report, in seconds since 1970."""
@@ -71,7 +71,7 @@ def broken_promises(members: Iterable[Provider]) -> str:
 Result = TypeVar("Result")
 
 
-class TreeResults(Generic[Result]):
+class HostResults(Generic[Result]):
     """Results of a function for hosts. A result is computed again only after its host has changed.
 
     Threads can share the object.
@@ -102,6 +102,7 @@ _MAX_TOTALS: Final = 12
 """Maximum number of classes for which the page shows totals."""
 _MAX_COLUMNS: Final = 6
 """Maximum number of classes in the list of hosts."""
+_MAX_CHOICES: Final = 250
 PER_PAGE: Final = 40
 """Number of hosts on one page."""
 
@@ -185,18 +186,15 @@ class ClassTotal:
 class FleetPage:
     """One page of the list of hosts.
 
-    ``hosts`` is the number of all hosts, and ``passing`` the number of hosts that pass the filters.
-    ``totals`` has the sums over the hosts that pass.
+    ``hosts`` is the number of all hosts. ``passing`` is a page of the hosts that pass the filters, and
+    ``totals`` has the sums over all these hosts.
     """
 
     hosts: int
-    passing: int
+    passing: ListPage[FleetHost]
     totals: tuple[ClassTotal, ...]
     more_classes: int
     columns: tuple[str, ...]
-    rows: tuple[FleetHost, ...]
-    page: int
-    pages: int
 
 
 def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
@@ -235,16 +233,15 @@ def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> 
     classes = _shown_classes(snapshot, trees, passing, wanted.resource_class)
     totals = [_total(snapshot, name, passing, states) for name in classes[:_MAX_TOTALS]]
     columns = tuple(classes[:_MAX_COLUMNS])
-    shown = page_request.cut_page(_ordered_roots(snapshot, trees, passing, wanted), wanted.page, PER_PAGE)
+    shown = cut_page(_ordered_roots(snapshot, trees, passing, wanted), wanted.page, PER_PAGE)
     return FleetPage(
         hosts=len(trees),
-        passing=len(passing),
+        passing=shown.with_rows(
+            _fleet_host(snapshot, trees[root], states[root], columns) for root in shown.rows
+        ),
         totals=tuple(totals),
         more_classes=max(0, len(classes) - _MAX_TOTALS),
         columns=columns,
-        rows=tuple([_fleet_host(snapshot, trees[root], states[root], columns) for root in shown.rows]),
-        page=shown.page,
-        pages=shown.pages,
     )
 
 
@@ -364,7 +361,8 @@ def natural_order(name: str) -> tuple[tuple[str, int], ...]:
     return tuple([(text, int(next(parts, "0"))) for text in parts])
 
 
-def filter_choices(snapshot: ModelSnapshot, limit: int) -> tuple[list[str], list[str], list[str]]:
-    """Return at most ``limit`` classes, traits and aggregates each, which visitors can choose as filters."""
+def filter_choices(snapshot: ModelSnapshot) -> tuple[list[str], list[str], list[str]]:
+    """Return at most 250 classes, traits and aggregates each, which visitors can choose as filters."""
     classes = sorted(snapshot.by_class, key=lambda name: (name not in FIRST_CLASSES, name))
-    return classes[:limit], sorted(snapshot.by_trait)[:limit], sorted(snapshot.by_aggregate)[:limit]
+    traits, aggregates = sorted(snapshot.by_trait), sorted(snapshot.by_aggregate)
+    return classes[:_MAX_CHOICES], traits[:_MAX_CHOICES], aggregates[:_MAX_CHOICES]

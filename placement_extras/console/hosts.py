@@ -36,10 +36,6 @@ from placement_extras.console.page_request import (
 
 blueprint = Blueprint("hosts", __name__)
 
-_MAX_CHOICES: Final = 250
-"""Maximum number of classes that the page offers as filters; the same maximum applies to traits and to
-aggregates.
-"""
 _MAX_HOLDERS: Final = 100
 """Maximum number of consumers on one page of a host."""
 _MAX_HOLDERS_PAGES: Final = 1000
@@ -68,7 +64,7 @@ def show_fleet(visit: PageRequest) -> str:
         wanted = replace(wanted, broken=False)
     with visit.pinned_model() as (snapshot, _):
         shown = fleet.make_page(snapshot, wanted, _visit_time(visit))
-        classes, traits, aggregates = fleet.filter_choices(snapshot, _MAX_CHOICES)
+        classes, traits, aggregates = fleet.filter_choices(snapshot)
 
     def page_address(**changes: Any) -> str:
         return url_for("hosts.show_fleet", **query_parameters(replace(wanted, **changes)))
@@ -157,7 +153,6 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
         follower=following if may_see_attributes else None,
         may_change=visit.may_use(*_CHANGE),
         may_see_consumers=visit.may_use(rest.LIST_ALLOCATIONS),
-        may_see_projects=visit.may_use(rest.LIST_ALLOCATIONS),
     )
 
 

@@ -42,13 +42,13 @@ def count_uses(
         NamedUse(name, len(having), len(snapshot.roots_having(index, name).ids))
         for name in names
         if text.upper() in name
-        for having in [index.get(name, _NOBODY)]
+        for having in [index.get(name, _NO_PROVIDERS)]
         if having or not used_only
     ]
     return sorted(found, key=lambda each: (-each.providers, each.name))
 
 
-_NOBODY: Final[Set[int]] = frozenset()
+_NO_PROVIDERS: Final[Set[int]] = frozenset()
 
 
 @console_page(blueprint, "/console/names", *SEE_HOSTS, rest.LIST_CLASSES, rest.LIST_TRAITS)

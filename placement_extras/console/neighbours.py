@@ -22,14 +22,8 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement_extras.console import page_request
-from placement_extras.console.fleet import BROKEN_PROMISES, TreeResults, broken_promises, natural_order
-from placement_extras.console.page_request import (
-    SEE_HOSTS,
-    ListPage,
-    PageRequest,
-    console_page,
-    cut_page,
-)
+from placement_extras.console.fleet import BROKEN_PROMISES, HostResults, broken_promises, natural_order
+from placement_extras.console.page_request import SEE_HOSTS, ListPage, PageRequest, console_page, cut_page
 
 blueprint = Blueprint("neighbours", __name__)
 CENSUS: Final = "NEIGHBOUR_CENSUS"
@@ -202,7 +196,7 @@ def _levers_of(text: str) -> Iterable[LimitedLever]:
 
 def make_page(
     snapshot: ModelSnapshot,
-    census: TreeResults[NeighbourHost],
+    census: HostResults[NeighbourHost],
     now: float,
     *,
     name: str = "",
@@ -274,7 +268,7 @@ def show_neighbours(visit: PageRequest) -> str:
     wanted = request.args.get("order", "")
     order = NeighbourOrder(wanted) if wanted in list(NeighbourOrder) else NeighbourOrder.BANDWIDTH
     number, limits_number = page_request.asked_page(), page_request.asked_page("limits")
-    census: TreeResults[NeighbourHost] = current_app.config[CENSUS]
+    census: HostResults[NeighbourHost] = current_app.config[CENSUS]
     with visit.pinned_model() as (snapshot, _):
         shown = make_page(
             snapshot, census, time.time(), name=name, order=order, page=number, limits_page=limits_number

@@ -34,7 +34,7 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import sessions
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIEnvironment
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 _SERVICE: Final = "placement.service"
 HANDLERS: Final = "placement_extras.console.handlers"
@@ -75,6 +75,16 @@ def service_of(environ: Mapping[str, Any]) -> PlacementService:
     """Return the service that the current request belongs to."""
     service: PlacementService = environ[_SERVICE]
     return service
+
+
+def with_variable(app: WSGIApplication, name: str, value: object) -> WSGIApplication:
+    """Return an application that sets a variable of the WSGI environment, and then calls ``app``."""
+
+    def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        environ[name] = value
+        return app(environ, start_response)
+
+    return serve_request
 
 
 class PageRequest:

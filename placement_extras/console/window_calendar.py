@@ -85,7 +85,7 @@ def show_calendar(visit: PageRequest) -> str:
     with visit.service.database.read() as conn:
         now = server_time(conn)
     with visit.pinned_model() as (snapshot, _):
-        classes, _, aggregates = fleet.filter_choices(snapshot, 250)
+        classes, _, aggregates = fleet.filter_choices(snapshot)
     classes.sort(key=class_order)
     wanted = wanted_of(request.args, classes, now)
     page = _ROWS[wanted.kind](visit, wanted)

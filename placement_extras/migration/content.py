@@ -17,24 +17,18 @@ from placement.db import tables
 # maximum number of rows in memory at the same time; they need a few megabytes
 BATCH_ROWS: Final = 5_000
 
-_SUMMED_COLUMNS: Final[Mapping[str, str | None]] = {
-    "resource_providers": "generation",
-    "provider_traits": None,
-    "provider_aggregates": None,
-    "inventories": "total",
-    "consumers": "generation",
-    "allocations": "used",
-}
-"""The tables that are compared, each with the column that is summed; None if the rows are only counted."""
 CONSUMERS: Final = "consumers (sum of generations)"
-_TITLES: Final = {
-    "resource_providers": "resource providers (sum of generations)",
-    "provider_traits": "traits of resource providers",
-    "provider_aggregates": "aggregates of resource providers",
-    "inventories": "inventories of {} (sum of totals)",
-    "consumers": CONSUMERS,
-    "allocations": "allocations of {} (sum used)",
+COMPARED_TABLES: Final[Mapping[str, tuple[str, str | None]]] = {
+    "resource_providers": ("resource providers (sum of generations)", "generation"),
+    "provider_traits": ("traits of resource providers", None),
+    "provider_aggregates": ("aggregates of resource providers", None),
+    "inventories": ("inventories of {} (sum of totals)", "total"),
+    "consumers": (CONSUMERS, "generation"),
+    "allocations": ("allocations of {} (sum used)", "used"),
 }
+"""The tables that are copied and compared, each after the tables that its foreign keys refer to. Each has a
+title and the column that is summed; None if the rows are only counted.
+"""
 # these columns are not compared: our schema computes some from other columns, and a source can lack the time
 _NOT_COMPARED: Final = frozenset({"bucket", "change_seq", "described_seq", "root_id", "updated_at"})
 
@@ -76,7 +70,7 @@ class DatabaseContent:
     def row_tallies(self) -> dict[str, RowTally]:
         """Return the number of rows and the sum for each title. The database computes these numbers."""
         found: dict[str, RowTally] = {}
-        for table, summed in _SUMMED_COLUMNS.items():
+        for table, (title, summed) in COMPARED_TABLES.items():
             rows = self.queries[table].subquery()
             columns: list[Any] = [
                 sa.func.count(),
@@ -86,11 +80,11 @@ class DatabaseContent:
                 by_class = sa.select(rows.c.resource_class_id, *columns).group_by(rows.c.resource_class_id)
                 # int() is needed, because MySQL returns sums as decimals
                 for class_id, count, total in self.conn.execute(by_class):
-                    found[_TITLES[table].format(self.classes[class_id])] = RowTally(count, int(total))
+                    found[title.format(self.classes[class_id])] = RowTally(count, int(total))
             else:
                 count, total = self.conn.execute(sa.select(*columns).select_from(rows)).one()
                 # the sum over no rows is NULL
-                found[_TITLES[table]] = RowTally(count, int(total or 0))
+                found[title] = RowTally(count, int(total or 0))
         return found
 
     def table_fingerprints(self) -> dict[str, int]:
@@ -99,7 +93,7 @@ class DatabaseContent:
         Fingerprints can be compared only within one process, because Python's hashes of texts differ
         between processes. Times are left out, because some databases of a source have no times.
         """
-        return {table: self._fingerprint_rows(self.rows(table)) for table in _SUMMED_COLUMNS}
+        return {table: self._fingerprint_rows(self.rows(table)) for table in COMPARED_TABLES}
 
     def _fingerprint_rows(self, rows: Iterator[dict[str, Any]]) -> int:
         total = 0
@@ -129,7 +123,7 @@ def own_content(conn: sa.Connection, prefix: str = "") -> DatabaseContent:
         for table in (named["resource_classes"], named["traits"])
     ]
     return DatabaseContent(
-        conn, names[0], names[1], {name: sa.select(named[name]) for name in _SUMMED_COLUMNS}
+        conn, names[0], names[1], {name: sa.select(named[name]) for name in COMPARED_TABLES}
     )
 
 

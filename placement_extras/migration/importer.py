@@ -22,6 +22,7 @@ from placement.maintenance.heal import advance_sequence
 from placement.store import known_names
 from placement_extras.migration.content import (
     BATCH_ROWS,
+    COMPARED_TABLES,
     DatabaseContent,
     RowTally,
     TallyPairs,
@@ -94,16 +95,6 @@ def _check_amounts(source: StockContent) -> Iterator[str]:
 
 # maximum number of lines of a list in a message, so that the message fits on a screen
 _MAX_SHOWN: Final = 20
-
-# tables in the order in which they are copied: a table comes after the tables that its foreign keys refer to
-_TABLE_ORDER: Final = (
-    "resource_providers",
-    "inventories",
-    "provider_traits",
-    "provider_aggregates",
-    "consumers",
-    "allocations",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +276,7 @@ def _copy(tx: WriteTransaction, source: StockContent) -> None:
                 row["updated_at"] = row["updated_at"] or tx.now
             yield row
 
-    for name in _TABLE_ORDER:
+    for name in COMPARED_TABLES:
         rows = source.rows(name)
         # MySQL checks foreign keys row by row, so each provider has to come after its parent
         _insert(tx.conn, name, own_rows(parents_first(rows) if name == "resource_providers" else rows))

@@ -33,64 +33,38 @@ class StockTables:
         self._prefix = prefix
         self.metadata = sa.MetaData()
         self.providers = self._add_table(
-            "resource_providers",
+            *("resource_providers", "id", "generation", "root_provider_id", "parent_provider_id"),
             uuid=sa.String,
             name=sa.String,
-            generation=sa.Integer,
-            root_provider_id=sa.Integer,
-            parent_provider_id=sa.Integer,
         )
         self.inventories = self._add_table(
-            "inventories",
-            resource_provider_id=sa.Integer,
-            resource_class_id=sa.Integer,
-            total=sa.Integer,
-            reserved=sa.Integer,
-            min_unit=sa.Integer,
-            max_unit=sa.Integer,
-            step_size=sa.Integer,
+            *("inventories", "id", "resource_provider_id", "resource_class_id", "total", "reserved"),
+            *("min_unit", "max_unit", "step_size"),
             allocation_ratio=sa.Float,
         )
         self.allocations = self._add_table(
-            "allocations",
-            resource_provider_id=sa.Integer,
-            consumer_id=sa.String,
-            resource_class_id=sa.Integer,
-            used=sa.Integer,
+            *("allocations", "id", "resource_provider_id", "resource_class_id", "used"), consumer_id=sa.String
         )
         self.consumers = self._add_table(
-            "consumers",
-            uuid=sa.String,
-            project_id=sa.Integer,
-            user_id=sa.Integer,
-            generation=sa.Integer,
-            consumer_type_id=sa.Integer,
+            *("consumers", "id", "project_id", "user_id", "generation", "consumer_type_id"), uuid=sa.String
         )
-        self.projects = self._add_table("projects", external_id=sa.String)
-        self.users = self._add_table("users", external_id=sa.String)
-        self.types = self._add_table("consumer_types", name=sa.String)
-        self.classes = self._add_table("resource_classes", name=sa.String)
-        self.traits = self._add_table("traits", name=sa.String)
-        self.aggregates = self._add_table("placement_aggregates", uuid=sa.String)
-        self.provider_traits = self._add_pairs("resource_provider_traits", "trait_id")
-        self.provider_aggregates = self._add_pairs("resource_provider_aggregates", "aggregate_id")
-
-    def _add_table(self, name: str, /, **columns: Any) -> sa.Table:
-        # ``name`` is a positional-only parameter, because the keyword ``name`` can be a column
-        typed = {"id": sa.Integer, **columns, "created_at": sa.DateTime, "updated_at": sa.DateTime}
-        listed = (sa.Column(column, kind) for column, kind in typed.items())
-        return sa.Table(self._prefix + name, self.metadata, *listed)
-
-    def _add_pairs(self, name: str, column: str) -> sa.Table:
-        """Describe a table that assigns traits or aggregates to resource providers. Its rows have no ids."""
-        return sa.Table(
-            self._prefix + name,
-            self.metadata,
-            sa.Column("resource_provider_id", sa.Integer),
-            sa.Column(column, sa.Integer),
-            sa.Column("created_at", sa.DateTime),
-            sa.Column("updated_at", sa.DateTime),
+        self.projects = self._add_table("projects", "id", external_id=sa.String)
+        self.users = self._add_table("users", "id", external_id=sa.String)
+        self.types = self._add_table("consumer_types", "id", name=sa.String)
+        self.classes = self._add_table("resource_classes", "id", name=sa.String)
+        self.traits = self._add_table("traits", "id", name=sa.String)
+        self.aggregates = self._add_table("placement_aggregates", "id", uuid=sa.String)
+        self.provider_traits = self._add_table("resource_provider_traits", "resource_provider_id", "trait_id")
+        self.provider_aggregates = self._add_table(
+            "resource_provider_aggregates", "resource_provider_id", "aggregate_id"
         )
+
+    def _add_table(self, table: str, /, *integers: str, **others: Any) -> sa.Table:
+        """Describe a table by the names of its columns with integers, and the types of its other columns."""
+        typed = {**dict.fromkeys(integers, sa.Integer), **others}
+        times = {"created_at": sa.DateTime, "updated_at": sa.DateTime}
+        listed = (sa.Column(column, kind) for column, kind in (typed | times).items())
+        return sa.Table(self._prefix + table, self.metadata, *listed)
 
 
 @dataclass(frozen=True)

@@ -129,19 +129,12 @@ class _StockWriter:
             (
                 {
                     "consumer_id": self._spelled.get(consumer, consumer),
-                    "resource_provider_id": self._was[provider],
-                    "resource_class_id": self._classes[name],
+                    **self._slot_columns(self._was, provider, name),
                 }
                 for consumer, provider, name in (*held.gone, *held.changed)
             ),
         )
-        self._delete(
-            t.inventories,
-            (
-                {"resource_provider_id": self._was[provider], "resource_class_id": self._classes[name]}
-                for provider, name in offered.gone
-            ),
-        )
+        self._delete(t.inventories, (self._slot_columns(self._was, *key) for key in offered.gone))
         gone = [
             self._was[uuid] for (uuid,) in (*self._table_change("resource_providers").gone, *self._replaced)
         ]
@@ -248,16 +241,13 @@ class _StockWriter:
             return dict(zip(INVENTORY_COLUMNS, values[key], strict=True))
 
         for key in change.changed:
-            where = {"resource_provider_id": self._is[key[0]], "resource_class_id": self._classes[key[1]]}
-            self._update(
-                table, [where], **inventory_units(key), updated_at=self._change_time("inventories", key)
-            )
+            where, time = self._slot_columns(self._is, *key), self._change_time("inventories", key)
+            self._update(table, [where], **inventory_units(key), updated_at=time)
         self._insert(
             table,
             (
                 {
-                    "resource_provider_id": self._is[key[0]],
-                    "resource_class_id": self._classes[key[1]],
+                    **self._slot_columns(self._is, *key),
                     **inventory_units(key),
                     **self._creation_times(self._change_time("inventories", key)),
                 }
@@ -329,14 +319,17 @@ class _StockWriter:
             (
                 {
                     "consumer_id": self._spelled.get(consumer, consumer),
-                    "resource_provider_id": self._is[provider],
-                    "resource_class_id": self._classes[name],
+                    **self._slot_columns(self._is, provider, name),
                     "used": values[consumer, provider, name][0],
                     **self._creation_times(self._change_time("allocations", (consumer, provider, name))),
                 }
                 for consumer, provider, name in (*change.new, *change.changed)
             ),
         )
+
+    def _slot_columns(self, ids: Mapping[str, int], provider: str, name: str) -> RowValues:
+        """Return the columns by which a row refers to a provider, with one of these ids, and to a class."""
+        return {"resource_provider_id": ids[provider], "resource_class_id": self._classes[name]}
 
     def _ids_of(self, table: sa.Table, column: sa.Column[Any], names: Iterable[str]) -> dict[str, int]:
         """Return the ids of these names in a table of names; insert missing names."""

@@ -38,9 +38,8 @@ class SetProviderAttributes(_ProviderCommand, command.Lister):
       openstack resource provider attribute set <uuid> --attribute price=0.12 --text rack=12
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        parser = super().get_parser(prog_name)
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super()._add_arguments(parser)
         add_repeated(parser, "--attribute", "<name>=<value>", "Attribute to set")
         add_repeated(
             parser,
@@ -48,7 +47,6 @@ class SetProviderAttributes(_ProviderCommand, command.Lister):
             "<name>=<value>",
             "Attribute to set as text, even if it looks like a number",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
         """Change the attributes; fail if another client changes the provider meanwhile."""
@@ -66,9 +64,8 @@ class SetProviderAttributes(_ProviderCommand, command.Lister):
 class UnsetAttributes(_ProviderCommand, command.Lister):
     """Remove attributes of a resource provider."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        parser = super().get_parser(prog_name)
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super()._add_arguments(parser)
         parser.add_argument(
             "--attribute",
             metavar="<name>",
@@ -76,7 +73,6 @@ class UnsetAttributes(_ProviderCommand, command.Lister):
             required=True,
             help="Name of an attribute to remove (may be repeated)",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
         """Change the attributes; fail if another client changes the provider meanwhile."""

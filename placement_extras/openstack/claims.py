@@ -17,6 +17,7 @@ from placement_extras.openstack.arguments import (
 )
 from placement_extras.openstack.requests import (
     HostNames,
+    PlacementCommand,
     ProviderAmounts,
     ShownObject,
     ShownTable,
@@ -40,7 +41,7 @@ CLAIM_COLUMNS: Final = (
 """The columns of a claim and of its alternates, which are choices on other hosts."""
 
 
-class CreateClaim(command.Lister):
+class CreateClaim(PlacementCommand, command.Lister):
     """Find an allocation candidate and claim it in one call.
 
     The query is the query string of GET /allocation_candidates:
@@ -58,9 +59,7 @@ class CreateClaim(command.Lister):
     host fits, the command shows the reasons.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_request_arguments(parser)
         parser.add_argument("--uuid", metavar="<uuid>", help="UUID of the consumer (default: a new one)")
         parser.add_argument(
@@ -121,7 +120,6 @@ class CreateClaim(command.Lister):
             " host (default: evict for preemptible claims, else the value of the reservation, or none)",
         )
         parser.add_argument("--dry-run", action="store_true", help="Show the claim without making it")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
         """Claim, and show the allocations."""
@@ -196,9 +194,8 @@ class ConfirmClaim(_ClaimCommand, command.ShowOne):
     A claim that has already expired cannot be confirmed.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        parser = super().get_parser(prog_name)
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super()._add_arguments(parser)
         parser.add_argument(
             "--generation",
             metavar="<number>",
@@ -207,7 +204,6 @@ class ConfirmClaim(_ClaimCommand, command.ShowOne):
             " current generation)",
         )
         _add_expires_in(parser, "Seconds from now after which the claim expires (default: never)")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownObject:
         """Confirm the claim with the given generation, or with the current generation if none is given."""
@@ -225,9 +221,8 @@ class SetClaim(_ClaimCommand, command.ShowOne):
     the new end time, the command fails. A claim from a reservation ends with the reservation at the latest.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        parser = super().get_parser(prog_name)
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super()._add_arguments(parser)
         parser.add_argument(
             "--generation",
             metavar="<number>",
@@ -244,7 +239,6 @@ class SetClaim(_ClaimCommand, command.ShowOne):
             "What happens to the guest at the end: nothing, an event, or an eviction by the agent of its host"
             " (default: as before)",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownObject:
         """Change the end time with the given generation, or with the current generation if none is given."""

@@ -23,6 +23,7 @@ from placement_extras.openstack.arguments import (
     request_source,
 )
 from placement_extras.openstack.requests import (
+    PlacementCommand,
     ShownTable,
     TableRow,
     add_repeated,
@@ -44,7 +45,7 @@ rows.
 """
 
 
-class ExplainAllocationCandidates(command.Lister):
+class ExplainAllocationCandidates(PlacementCommand, command.Lister):
     """Explain why a request has few allocation candidates, or none.
 
     The query is the query string of GET /allocation_candidates, in the form in which the service logs it:
@@ -62,13 +63,10 @@ class ExplainAllocationCandidates(command.Lister):
     --topology, the summary and the part "relaxations" are for a claim with that topology.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_source_arguments(parser)
         add_topology(parser)
         _add_options(parser, _EXPLANATION_PARTS, "the query")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
         """Print the summary, and show the part as a table."""
@@ -80,7 +78,7 @@ class ExplainAllocationCandidates(command.Lister):
         return columns, [tuple(row) for row in rows(answer)]
 
 
-class ShowCapacity(command.Lister):
+class ShowCapacity(PlacementCommand, command.Lister):
     """Show how many guests of each flavor fit, and which resources are short.
 
     Each --flavor has a name, and the query string of GET /allocation_candidates for one guest:
@@ -104,9 +102,7 @@ class ShowCapacity(command.Lister):
     on other hosts. The part "drain-moves" shows the new hosts of the other consumers.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_flavor_arguments(parser)
         add_topology(parser)
         add_repeated(
@@ -148,7 +144,6 @@ class ShowCapacity(command.Lister):
             " hosts of --excluded-host with --drain, but ignores consumers that end before the maintenance",
         )
         _add_options(parser, _CAPACITY_PARTS, "the queries")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
         """Show the wanted part as a table; print the numbers of guests together and of drained consumers."""

@@ -22,17 +22,27 @@ ShownObject = tuple[tuple[str, ...], TableRow]
 """The columns and the values of one shown object."""
 
 
-class UuidCommand(command.Command):
-    """A command about one object, with the uuid of the object as its argument."""
-
-    noun: ClassVar[str]
-    """The noun of the object in the help text."""
+class PlacementCommand(command.Command):
+    """A command of this plugin, which adds its arguments in ``_add_arguments``."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("uuid", metavar="<uuid>", help=f"UUID of the {self.noun}")
+        self._add_arguments(parser)
         return parser
+
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        raise NotImplementedError
+
+
+class UuidCommand(PlacementCommand):
+    """A command about one object, with the uuid of the object as its first argument."""
+
+    noun: ClassVar[str]
+    """The noun of the object in the help text."""
+
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("uuid", metavar="<uuid>", help=f"UUID of the {self.noun}")
 
 
 def send_request(asking: command.Command, method: str, path: str, **options: Any) -> Any:

@@ -24,6 +24,7 @@ from placement_extras.openstack.arguments import (
 )
 from placement_extras.openstack.requests import (
     HostNames,
+    PlacementCommand,
     ProviderAmounts,
     ShownObject,
     ShownTable,
@@ -74,7 +75,7 @@ AVAILABILITY_COLUMNS: Final = (
 """Columns of a free window. If a window is for several consumers, each consumer has a line."""
 
 
-class CreateReservation(command.ShowOne):
+class CreateReservation(PlacementCommand, command.ShowOne):
     """Hold resources for a project until a given time. Claims of the project can use these resources.
 
     The query is the query string of GET /allocation_candidates. A flavor in options or in a file replaces the
@@ -83,9 +84,7 @@ class CreateReservation(command.ShowOne):
     host for a maintenance, instead of the resources of a query.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_request_arguments(parser)
         add_topology(parser)
         add_joint_arguments(parser)
@@ -121,7 +120,6 @@ class CreateReservation(command.ShowOne):
             const=False,
             help="Never move the reservation to another host before its start",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownObject:
         """Make the reservation, and return its columns and values."""
@@ -146,16 +144,14 @@ class CreateReservation(command.ShowOne):
         return _reservation_columns(self, answer)
 
 
-class ListReservations(command.Lister):
+class ListReservations(PlacementCommand, command.Lister):
     """List the reservations that have not expired yet.
 
     The column "resources" has all the resources of a reservation. The column "claimed" has those resources of
     it that claims use now.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--project-id", metavar="<project>", help="List reservations of this project only"
         )
@@ -170,7 +166,6 @@ class ListReservations(command.Lister):
             " amounts is available. Ended and cancelled reservations are listed only if they have a start,"
             " and for at most 90 days",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
         """List reservations, page by page."""
@@ -195,9 +190,8 @@ class ShowReservation(_ReservationCommand, command.ShowOne):
 class SetReservation(_ReservationCommand, command.ShowOne):
     """Change a reservation: its end, its resources, whether it can move, or what happens to its guests."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        parser = super().get_parser(prog_name)
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super()._add_arguments(parser)
         _add_expiry(parser, is_required=False)
         add_on_end(parser, f"{_ON_END_HELP} (default: as before)")
         parser.add_argument(
@@ -225,7 +219,6 @@ class SetReservation(_ReservationCommand, command.ShowOne):
             const=False,
             help="Never move the reservation to another host before its start (default: as before)",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownObject:
         """Write the changes with the current generation."""
@@ -251,7 +244,7 @@ class DeleteReservation(_ReservationCommand):
         send_request(self, "DELETE", f"{_RESERVATIONS}/{parsed_args.uuid}")
 
 
-class ListAvailability(command.Lister):
+class ListAvailability(PlacementCommand, command.Lister):
     """List the earliest windows in which a request fits. Nothing is reserved.
 
     The query is the query string of GET /allocation_candidates:
@@ -266,9 +259,7 @@ class ListAvailability(command.Lister):
     With --count or --and-query, each window is for several consumers, and has a line for each of them.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_place_arguments(parser)
         add_topology(parser)
         parser.add_argument(
@@ -295,7 +286,6 @@ class ListAvailability(command.Lister):
         parser.add_argument(
             "--limit", metavar="<number>", type=int, help="Maximum number of windows (default: 5)"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
         """List the windows; if there is no window, fail with the reason."""
@@ -326,11 +316,9 @@ class ListAvailability(command.Lister):
         return AVAILABILITY_COLUMNS, rows
 
 
-class _CalendarCommand(command.Command):
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+class _CalendarCommand(PlacementCommand):
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--project-id", metavar="<project>", help="The project (default: your project)")
-        return parser
 
 
 class CreateCalendar(_CalendarCommand, command.ShowOne):

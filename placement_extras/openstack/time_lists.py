@@ -9,6 +9,7 @@ from osc_lib.command import command
 from placement_extras.openstack.arguments import given_fields
 from placement_extras.openstack.requests import (
     HostNames,
+    PlacementCommand,
     ShownTable,
     TableRow,
     read_pages,
@@ -28,7 +29,7 @@ LIMIT_COLUMNS: Final = ("limit", "resource_class", "maximum", "used")
 """The columns of a limit on the reservations of a project."""
 
 
-class ListTimeEvents(command.Lister):
+class ListTimeEvents(PlacementCommand, command.Lister):
     """List events by time: starts and ends of reservations, and ends of claims with an action at their end.
 
     If --until is in the future, the list also has the events that will happen if nothing changes. The column
@@ -36,9 +37,7 @@ class ListTimeEvents(command.Lister):
     claim.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--since",
             metavar="<time>",
@@ -57,7 +56,6 @@ class ListTimeEvents(command.Lister):
             help="Seconds by which an announcement precedes the start or the end (default: 3600)",
         )
         parser.add_argument("--project-id", metavar="<project>", help="List events of this project only")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[TableRow]]:
         """List events, page by page."""
@@ -73,7 +71,7 @@ class ListTimeEvents(command.Lister):
         )
 
 
-class ListEndingClaims(command.Lister):
+class ListEndingClaims(PlacementCommand, command.Lister):
     """List the claims with an end time, on one host or on all hosts.
 
     The column "kept_until" is the time until which a preemptible claim keeps its resources. After that time,
@@ -81,9 +79,7 @@ class ListEndingClaims(command.Lister):
     reservation from which the claim has taken its resources.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--root",
             metavar="<host>",
@@ -93,7 +89,6 @@ class ListEndingClaims(command.Lister):
             "--reservation", metavar="<uuid>", help="List claims from the reservation with this UUID only"
         )
         parser.add_argument("--preemptible", action="store_true", help="List preemptible claims only")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[TableRow]]:
         """List claims, page by page."""
@@ -118,20 +113,17 @@ class ListEndingClaims(command.Lister):
         )
 
 
-class ListReservationLimits(command.Lister):
+class ListReservationLimits(PlacementCommand, command.Lister):
     """List the limits on the reservations of a project, each with the amount that the project uses.
 
     The reserved amounts of a project change over time. The column "used" has the largest amount at any time
     from now on. An empty "maximum" means that there is no limit.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+    def _add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--project-id", metavar="<project>", help="Project of the reservations (default: your project)"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
         """List the limits."""

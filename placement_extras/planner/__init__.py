@@ -28,7 +28,8 @@ Modules
       smallest number of moves that make room.
     - ``trials`` has the journal with which the planner's searches undo their changes.
     - ``handler`` reads the allocations of guests, and answers requests with JSON.
-      ``options`` and ``rules`` are separate modules, so that tools can load them without ``handler``.
+      ``rules`` is a separate module, so that tools can load the rules without ``handler``. This module has
+      the option of the planner, for the same reason.
 
 The order of calls
     The handler parses flavors, opens a view of the read model, and counts the guests of each flavor
@@ -37,7 +38,7 @@ The order of calls
     and simulates moves on the snapshot of this view.
 
 Imports
-    Entry points load ``handler``, ``options`` and ``rules``. The console imports ``rules``, and no other
+    Entry points load this module, ``handler`` and ``rules``. The console imports ``rules``, and no other
     package imports the planner. The planner imports the search, the read model, ``placement.store.holders``
     and ``placement.store.maintenances``.
 
@@ -55,3 +56,34 @@ Invariants
       successful claims reaches at least the lower bound.
     - A budget counts and limits the steps of all work (``placement.search.budget``).
 """
+
+from typing import Final
+
+from oslo_config import cfg
+
+from placement.conf import api
+
+GROUP: Final = api.GROUP
+"""The configuration section of the extended API, which has the option of the planner."""
+
+OPTIONS: list[cfg.Opt] = [
+    cfg.FloatOpt(
+        "capacity_deadline",
+        default=2.0,
+        min=0.01,
+        help="""
+Maximum CPU time, in seconds, of a request that computes how many guests
+of each flavor still fit (POST /ext/v1/capacity). If the request takes longer,
+the status is 400 with the code placement.ext.search_too_long. The text of the
+error has the flavor, or the step, at which the limit was reached. If the
+flavor has a topology, the request succeeds in spite of the limit. The answer
+then has a lower and an upper bound, and a warning with the number of hosts on
+which guests were placed.
+
+Each request for a capacity counts as a long search. The option [api]
+candidates_deadline describes how many long searches a worker runs at the same
+time.
+
+""",
+    ),
+]

@@ -394,7 +394,7 @@ class _FlavorCount:
             if not ways.ways:
                 continue
             # ways of hosts with the same structure are one object, so their formula is made once
-            formula, free = ways.formula, ways.with_pools(tree.free)
+            formula, free = ways.fit_formula, ways.with_pools(tree.free)
             if formula is not None:
                 fits = upper_bound = formula(free)
             else:

@@ -338,9 +338,9 @@ class _RequestRoom:
 
     def may_fit(self, found: FlavorFootprints, free: Free | None) -> bool:
         """Return False if a guest certainly does not fit. If ``free`` is None, free amounts are unknown."""
-        if not found.ways or free is None or found.formula is None:
+        if not found.ways or free is None or found.fit_formula is None:
             return bool(found.ways)
-        return found.formula(free) > 0
+        return found.fit_formula(free) > 0
 
     def candidate_hosts(self, board: ClusterSimulation) -> Iterator[Host]:
         """Yield the hosts that could have room for the guest at the beginning of the simulation."""

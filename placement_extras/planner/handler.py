@@ -19,7 +19,6 @@ from placement.api.call import ApiRequest, api_operation
 from placement.api.context import EXT
 from placement.db.database import ServiceDatabase
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
-from placement.microversion import Microversion
 from placement.policies.ext import SHOW_RESERVATION
 from placement.read_model.feed import ModelView, ReadModel
 from placement.read_model.provider import DISABLED, Provider
@@ -79,51 +78,41 @@ class CapacityBody(candidates.VersionedSchema):
     moves = BooleanField(load_default=False)
 
 
-def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCandidates], Microversion]:
-    """Return the requests in a body, by the names of their flavors, and the microversion of the body.
+def parse(
+    body: dict[str, Any], forms: RequestForms
+) -> tuple[dict[str, AskedCandidates], dict[str, TopologyPolicy]]:
+    """Return the requests and the topologies in a body, by the names of their flavors.
 
     :param forms: the registered fields that can replace a query, such as a flavor of Nova.
-    :raises InvalidRequest: a flavor is wrong. The message has the name of the flavor, and the reason.
+    :raises InvalidRequest: a flavor is wrong. The message has the name of the flavor, and the reason. A
+        topology needs dedicated CPUs or memory to split, and a query with a microversion from 1.29 on. It
+        cannot be combined with 'moves' or 'proportion'.
     """
     if body["drain"] and body["maintenance"] is None and not body["excluded_hosts"]:
         raise InvalidRequest("'drain' needs hosts in 'excluded_hosts', but this list is empty.")
-    found: dict[str, AskedCandidates] = {}
+    asked: dict[str, AskedCandidates] = {}
+    topologies: dict[str, TopologyPolicy] = {}
     for flavor in body["flavors"]:
         name = flavor["name"]
-        if name in found:
+        if name in asked:
             raise InvalidRequest(f"Two flavors have the name {name!r}.")
         try:
             common = {each: body[each] for each in ("microversion", "strict")}
-            found[name] = candidates.parse_body({**flavor, **common}, forms)
+            asked[name] = candidates.parse_body({**flavor, **common}, forms)
+            topology = candidates.parse_topology(flavor["topology"], asked[name].request)
         except InvalidRequest as error:
             # the new error has the whole text of the caught error, so the caught error is not its cause
             raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
-    return found, candidates.version_of(body)
-
-
-def parse_topologies(body: dict[str, Any], asked: Mapping[str, AskedCandidates]) -> dict[str, TopologyPolicy]:
-    """Return the topologies in a body, by the names of their flavors.
-
-    :raises InvalidRequest: a flavor with a topology has no dedicated CPUs or memory to split, has a query
-        with a microversion before 1.29, or is combined with 'moves' or 'proportion'.
-    """
-    found: dict[str, TopologyPolicy] = {}
-    for flavor in body["flavors"]:
-        name = flavor["name"]
-        try:
-            topology = candidates.parse_topology(flavor["topology"], asked[name].request)
-        except InvalidRequest as error:
-            raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
         if topology is None:
             continue
-        found[name] = topology
+        topologies[name] = topology
         for member, is_given in (("moves", body["moves"]), ("proportion", flavor["proportion"])):
             if is_given:
                 raise InvalidRequest(
                     f"Flavor {name!r} has a 'topology', which cannot be combined with {member!r}: "
                     "leave out one of the two."
                 )
-    return found
+    return asked, topologies
 
 
 MAX_HELD: Final = 50_000
@@ -231,8 +220,7 @@ _PLACING_SHARE: Final = 0.75
 def count_capacity(call: ApiRequest) -> Response:
     """Count how many guests of some flavors fit, and show the resources that are short. Store nothing."""
     body = call.parse_body(_BODY)
-    asked, version = parse(body, call.service.request_forms)
-    topologies = parse_topologies(body, asked)
+    asked, topologies = parse(body, call.service.request_forms)
     flavors = {name: each.request for name, each in asked.items()}
     fallbacks = {name: each.fallback for name, each in asked.items() if each.fallback is not None}
     deadline = call.service.conf.api.capacity_deadline
@@ -323,7 +311,7 @@ def count_capacity(call: ApiRequest) -> Response:
         ) from None
     return call.json_answer(
         {
-            "microversion": microversion.text(version),
+            "microversion": microversion.text(candidates.version_of(body)),
             "hosts": hosts,
             "flavors": [
                 flavor_document(name, each, fallen_back.get(name), making.get(name))

@@ -68,7 +68,7 @@ def _one_way(way: Way) -> Callable[[Free], int]:
 
 def fit_function(found: FlavorFootprints, budget: SearchBudget) -> Callable[[Free], FitBounds]:
     """Return a function that counts the guests that fit into free amounts."""
-    count = found.formula
+    count = found.fit_formula
     if count is None:
         return lambda free: pack_guests(found, free, budget)
 
@@ -241,7 +241,7 @@ class FlavorFootprints:
     pools: Mapping[Slot, DevicePool] = field(default_factory=dict)
 
     @cached_property
-    def formula(self) -> Callable[[Free], int] | None:
+    def fit_formula(self) -> Callable[[Free], int] | None:
         """A function that computes the number of guests from free amounts; None if there is no formula.
 
         A formula exists if each slot occurs in only one way, or in all ways with the same amount.

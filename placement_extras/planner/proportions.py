@@ -109,7 +109,7 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
             parts = _common_parts(found, tree)
             found = [finder.footprints_at(tree, shared, parts) for finder in finders]
         # a pool, like a sharing provider, needs a slot that is the same for all flavors
-        if any(ways.pools or cloud.is_coupled(ways, tree) for ways in found):
+        if any(ways.coupled or ways.pools for ways in found) or cloud.is_coupled(found[0], tree):
             for places, ways in zip(by_request, found, strict=True):
                 coupled, free = couple_ways(ways, tree, shared)
                 common.update(free)

@@ -20,7 +20,7 @@ from placement_extras.shadow.copied_databases import CopiedDatabases, CopyMoment
 from placement_extras.shadow.copy_queue import BacklogBounds, ByteBacklog, OutboxDelivery
 from placement_extras.shadow.exchange import MirroredRequest
 from placement_extras.shadow.replay import ReplayClient, ReplayOutcome, ReplayVerdict, RequestReplay
-from placement_extras.shadow.report import ComparerStatus, OutcomeTally, ReportServer, report_table
+from placement_extras.shadow.report import ComparerStatus, OutcomeTally, report_table, serve_report
 
 LOG = logging.getLogger(__name__)
 
@@ -100,12 +100,11 @@ class ShadowFollower:
 
     def run(self, control: Connection) -> None:
         """Run until the other end of ``control`` closes, then replay waiting copies and print the report."""
-        # the server is created first, so that the process ends before it accepts a copy if the port is in use
-        server = ReportServer(self._settings.report, self.status)
         # these threads are daemons, so that the process can end although a thread waits for a request or a
         # connection
         replaying = threading.Thread(target=self._replay_all, name="shadow-replay", daemon=True)
-        try:
+        # the server is created first, so that the process ends before it accepts a copy if the port is in use
+        with serve_report(self._settings.report, self.status):
             threading.Thread(target=self._receive, name="shadow-receive", daemon=True).start()
             replaying.start()
             with suppress(EOFError, OSError):
@@ -117,10 +116,8 @@ class ShadowFollower:
             self._stopped.set()
             self._backlog.close(keep=False)
             replaying.join(_FINISH_SECONDS)
-        finally:
-            server.close()
-            with suppress(OSError):  # perhaps the parent has already removed the folder of the socket
-                self._listener.close()
+        with suppress(OSError):  # perhaps the parent has already removed the folder of the socket
+            self._listener.close()
         print(report_table(self.status.to_document()), end="", flush=True)
 
     def _receive(self) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
@@ -317,19 +318,18 @@ class ComparerStatus:
         }
 
 
-class ReportServer:
-    """Serves the report over HTTP from a separate thread, until :meth:`close` is called."""
-
-    def __init__(self, address: tuple[str, int], status: ComparerStatus) -> None:
-        self._server = ThreadingHTTPServer(address, _handler_class(status))
-        # threads are daemons, so that the process can end although a client still reads its answer
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, name="shadow-report", daemon=True).start()
-
-    def close(self) -> None:
-        """Stop serving the report, and free the port."""
-        self._server.shutdown()
-        self._server.server_close()
+@contextmanager
+def serve_report(address: tuple[str, int], status: ComparerStatus) -> Iterator[None]:
+    """Serve the report over HTTP from a separate thread within this context."""
+    server = ThreadingHTTPServer(address, _handler_class(status))
+    # threads are daemons, so that the process can end although a client still reads its answer
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="shadow-report", daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def _handler_class(status: ComparerStatus) -> type[BaseHTTPRequestHandler]:

@@ -1,21 +1,22 @@
 """Fixtures that the files of requests name: configurations of the service and their content."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from wsgiref.types import WSGIApplication
 
 import pytest
 import yaml
 from oslo_config.cfg import ConfigOpts
+from werkzeug.test import Client
 
 from placement import policies
 from placement.api.middleware import build_application
 from tests.conformance import worlds
-from tests.conformance.builder import build
-from tests.conformance.world import FixtureWorld, identifier
+from tests.conformance.world import Allocation, FixtureWorld, Provider, identifier
 from tests.placement.running import service_conf
 
 Setting: TypeAlias = Callable[[ConfigOpts, Path], None]
@@ -106,3 +107,76 @@ def running(fixture: Fixture, database_url: str, folder: Path) -> Iterator[WSGIA
         for variable, value in environment(fixture).items():
             patch.setenv(variable, value)
         yield application
+
+
+_HEADERS: Final = {
+    "accept": "application/json",
+    "x-auth-token": "admin",
+    # the last version that accepts a consumer without a type
+    "openstack-api-version": "placement 1.37",
+}
+
+
+class WorldNotBuilt(Exception):
+    """The application refused a request that builds a part of the world; the message is its answer."""
+
+
+def build(application: WSGIApplication, world: FixtureWorld) -> None:
+    """Create everything in ``world``, one request for each inventory and each allocation.
+
+    :raises WorldNotBuilt: on the first request that does not succeed.
+    """
+    api = _Api(application)
+    for trait in _custom(chain.from_iterable(provider.traits for provider in world.providers)):
+        api.request("PUT", f"/traits/{trait}")
+    for name in _custom(chain.from_iterable(provider.inventories for provider in world.providers)):
+        api.request("PUT", f"/resource_classes/{name}")
+    for provider in world.providers:
+        _build_provider(api, provider)
+    for allocation in world.allocations:
+        _build_allocation(api, allocation)
+
+
+def _custom(names: Iterable[str]) -> list[str]:
+    return sorted({name for name in names if name.startswith("CUSTOM_")})
+
+
+def _build_provider(api: "_Api", provider: Provider) -> None:
+    uuid = identifier(provider.variable)
+    parent = identifier(provider.parent) if provider.parent else None
+    api.request(
+        "POST", "/resource_providers", {"name": provider.name, "uuid": uuid, "parent_provider_uuid": parent}
+    )
+    generation = 0
+    for name, inventory in provider.inventories.items():
+        body = {"resource_class": name, **inventory}
+        api.request("POST", f"/resource_providers/{uuid}/inventories", body)
+        generation += 1
+    if provider.traits:
+        body = {"resource_provider_generation": generation, "traits": provider.traits}
+        api.request("PUT", f"/resource_providers/{uuid}/traits", body)
+        generation += 1
+    if provider.aggregates:
+        aggregates = [identifier(variable) for variable in provider.aggregates]
+        body = {"resource_provider_generation": generation, "aggregates": aggregates}
+        api.request("PUT", f"/resource_providers/{uuid}/aggregates", body)
+
+
+def _build_allocation(api: "_Api", allocation: Allocation) -> None:
+    body = {
+        "allocations": {identifier(allocation.provider): {"resources": allocation.resources}},
+        "project_id": identifier(allocation.project),
+        "user_id": identifier(allocation.user),
+        "consumer_generation": None,
+    }
+    api.request("PUT", f"/allocations/{identifier(allocation.consumer)}", body)
+
+
+class _Api:
+    def __init__(self, application: WSGIApplication) -> None:
+        self._client = Client(application)
+
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> None:
+        response = self._client.open(path, method=method, headers=_HEADERS, json=body)
+        if response.status_code >= 300:
+            raise WorldNotBuilt(f"{method} {path} {body or ''}: {response.status} {response.text}")

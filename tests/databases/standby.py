@@ -98,10 +98,6 @@ class Member(PostgreSQL):
         """Connect to it in either role."""
         return psycopg.connect(self.address, autocommit=True, connect_timeout=2)
 
-    def is_standby(self) -> bool:
-        with self.connected() as connection:
-            return bool(connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,))
-
 
 class StandbyPair:
     """A primary and its synchronous standby, which can swap roles."""

@@ -1,14 +1,18 @@
 """Common parts of all clouds of a test run: packages, Keystone, a database server, images, a libvirtd."""
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from benchmarks.reference import environment
 from tests import databases
@@ -16,10 +20,78 @@ from tests.compute_agent.libvirtd import Libvirtd
 from tests.databases import DatabaseServer
 from tests.keystone import Keystone
 from tests.openstack import config
-from tests.openstack.glance import glance
-from tests.openstack.identity import AGENT, GLANCE, NOVA
-from tests.openstack.neutron import neutron
+from tests.openstack.identity import AGENT, GLANCE, NOVA, authtoken
 from tests.openstack.process import run
+from tests.openstack.web import serving
+from tests.ports import free_port
+
+
+class _Nothing(BaseHTTPRequestHandler):
+    """Answers each request for a list with an empty list."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        name = urlsplit(self.path).path.rstrip("/").rsplit("/", 1)[-1].removesuffix(".json")
+        body = json.dumps({name.replace("-", "_"): []}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
+
+
+@contextmanager
+def neutron() -> Iterator[str]:
+    """The URL of the service."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Nothing)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+_CONFIG: Final = """\
+[DEFAULT]
+enabled_backends = files:file
+[glance_store]
+default_backend = files
+[files]
+filesystem_store_datadir = {folder}/images
+[os_glance_staging_store]
+filesystem_store_datadir = {folder}/staging
+[os_glance_tasks_store]
+filesystem_store_datadir = {folder}/tasks
+[database]
+connection = sqlite:///{folder}/glance.sqlite
+[paste_deploy]
+flavor = keystone
+config_file = {programs}/../etc/glance/glance-api-paste.ini
+{authtoken}
+"""
+
+
+@contextmanager
+def glance(folder: Path, programs: Path, keystone: Keystone) -> Iterator[str]:
+    """The URL of the service."""
+    text = _CONFIG.format(folder=folder, programs=programs, authtoken=authtoken(keystone, GLANCE, "image"))
+    (folder / "glance-api.conf").write_text(text)
+    for name in ("images", "staging", "tasks"):
+        (folder / name).mkdir()
+    run([programs / "glance-manage", "--config-file", folder / "glance-api.conf", "db", "sync"], folder)
+    port = free_port()
+    environment = {"OS_GLANCE_CONFIG_DIR": str(folder)}
+    with serving("glance", "glance.wsgi.api:application", port, folder, programs, environment):
+        yield f"http://127.0.0.1:{port}"
+
 
 _REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")
 

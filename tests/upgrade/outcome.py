@@ -12,6 +12,15 @@ from tests.upgrade.machines import GuestFacts
 from tests.upgrade.releases import Source
 
 
+def _list_changes(step: str, before: Mapping[str, object], now: Mapping[str, object]) -> dict[str, str]:
+    """Return a sentence for each value that has changed, by its name."""
+    return {
+        name: f"{name} was {was!r}, and is {now.get(name)!r} after {step}"
+        for name, was in before.items()
+        if now.get(name) != was
+    }
+
+
 @dataclass
 class UpgradeOutcome:
     """Observations of an upgrade and of the way back, on one kind of database.
@@ -42,20 +51,12 @@ class UpgradeOutcome:
     ) -> None:
         """Record guests that have ended or have other CPUs."""
         self.guests = len(before)
-        self.moved |= {
-            name: f"{name} was {before[name]}, and is {now.get(name)} after {step}"
-            for name in before
-            if now.get(name) != before[name]
-        }
+        self.moved |= _list_changes(step, before, now)
 
     def compare_settings(self, step: str, before: Mapping[str, object], now: Mapping[str, object]) -> None:
         """Record settings with another value."""
         self.settings = len(before)
-        self.forgotten |= {
-            name: f"{name} was {before[name]!r}, and is {now.get(name)!r} after {step}"
-            for name in before
-            if now.get(name) != before[name]
-        }
+        self.forgotten |= _list_changes(step, before, now)
 
     @property
     def requests(self) -> int:

@@ -1,7 +1,7 @@
 """Fixtures: a service with a console, on the hosts of :mod:`tests.placement_extras.console.world`."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,20 @@ def app(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> Any:
 def client(app: Any) -> Client:
     """A function that requests pages without a browser."""
     return Client(app)
+
+
+@pytest.fixture
+def tell(app: Any) -> Iterator[Callable[[str, dict[str, str | float]], None]]:
+    """A function that writes the attributes of a host, as its agent does, until the end of the test."""
+    admin, names = Admin(app), set[str]()
+
+    def write(name: str, attributes: dict[str, str | float]) -> None:
+        names.add(name)
+        world.follow(admin, name, attributes)
+
+    yield write
+    for name in names:
+        world.follow(admin, name, {})
 
 
 @pytest.fixture(scope="module")

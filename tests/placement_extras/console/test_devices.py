@@ -3,7 +3,6 @@
 import gc
 import weakref
 from dataclasses import replace
-from http import HTTPStatus
 
 import pytest
 
@@ -12,9 +11,8 @@ from placement.policies import rest
 from placement.read_model.provider import Inventory
 from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import capacity, devices, host
-from placement_extras.console.fleet import TreeResults
+from placement_extras.console.fleet import HostResults
 from placement_extras.console.page_request import PageRequest
-from tests.placement.running import Admin
 from tests.placement_extras.console import world
 from tests.placement_extras.console.pages import read_answer
 from tests.placement_extras.console.providers import provider
@@ -64,7 +62,7 @@ def test_devices_of_all_hosts_are_counted_by_class():
             card(6, PATH, used=1, root=6),
         ]
     )
-    assert devices.list_stocks(snapshot, TreeResults(devices.count_devices)) == [
+    assert devices.list_stocks(snapshot, HostResults(devices.count_devices)) == [
         devices.DeviceStock("CUSTOM_GPU", 3, 2, 2, 1)
     ]
 
@@ -77,7 +75,7 @@ def test_only_changed_hosts_are_counted_again():
         return devices.count_devices(tree)
 
     snapshot = ModelSnapshot([card(root, PATH, root=root) for root in (1, 2, 3)])
-    census = TreeResults(count_devices)
+    census = HostResults(count_devices)
     assert devices.list_stocks(snapshot, census) == [devices.DeviceStock("CUSTOM_GPU", 3, 0, 3, 3)]
     snapshot = snapshot.copy()
     snapshot.put(card(2, PATH, used=1, root=2))
@@ -93,19 +91,11 @@ def test_only_changed_hosts_are_counted_again():
 
 
 @pytest.fixture
-def device(app):
+def device(tell):
     """The name of a provider that is a PCI device during the test."""
-    name, admin = "compute-1_NUMA0_L3_0", Admin(app)
-    path = f"/ext/v1/resource_providers/{world.uuid_of(name)}/attributes"
-
-    def put(attributes):
-        generation = admin("GET", path).json["resource_provider_generation"]
-        body = {"resource_provider_generation": generation, "attributes": attributes}
-        assert admin("PUT", path, json=body).status_code == HTTPStatus.OK
-
-    put({"numa_node": 0.0, **PATH})
-    yield name
-    put({})
+    name = "compute-1_NUMA0_L3_0"
+    tell(name, {"numa_node": 0.0, **PATH})
+    return name
 
 
 def test_pages_show_the_devices_of_a_host_and_of_all_hosts(device, client):

@@ -8,7 +8,7 @@ import pytest
 
 from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import neighbours
-from placement_extras.console.fleet import TreeResults
+from placement_extras.console.fleet import HostResults
 from placement_extras.console.neighbours import (
     LimitedLever,
     MeasuredLoad,
@@ -16,7 +16,6 @@ from placement_extras.console.neighbours import (
     make_page,
     read_usage,
 )
-from tests.placement.running import Admin
 from tests.placement_extras.console import world
 from tests.placement_extras.console.pages import READER, read_answer, read_page
 from tests.placement_extras.console.providers import provider
@@ -93,7 +92,7 @@ def cloud(count, guests=6):
 
 
 def test_the_page_has_the_largest_caches_and_guests_of_the_cloud():
-    page = make_page(cloud(100), TreeResults(read_usage), NOW)
+    page = make_page(cloud(100), HostResults(read_usage), NOW)
     assert (page.hosts, page.outdated, page.caches.total, page.caches.pages) == (100, 0, 200, 5)
     assert [one.load.bandwidth for one in page.caches.rows[:3]] == [1001, 1000, 991]
     assert [one.load.bandwidth for one in page.by_bandwidth] == [
@@ -102,14 +101,14 @@ def test_the_page_has_the_largest_caches_and_guests_of_the_cloud():
     ]
     assert {one.load.occupancy for one in page.by_cache} == {6}
     assert page.bandwidth == sum(number * 20 + 1 for number in range(1, 101))
-    by_cache = make_page(cloud(3), TreeResults(read_usage), NOW, order=NeighbourOrder.CACHE)
+    by_cache = make_page(cloud(3), HostResults(read_usage), NOW, order=NeighbourOrder.CACHE)
     assert [one.cache for one in by_cache.caches.rows] == ["0", "0", "0", "1", "1", "1"]
-    by_host = make_page(cloud(11), TreeResults(read_usage), NOW, order=NeighbourOrder.HOST)
+    by_host = make_page(cloud(11), HostResults(read_usage), NOW, order=NeighbourOrder.HOST)
     assert [one.root.name for one in by_host.caches.rows[:4]] == ["cn1", "cn1", "cn2", "cn2"]
 
 
 def test_outdated_values_do_not_count():
-    page = make_page(cloud(3), TreeResults(read_usage), NOW + 2000)
+    page = make_page(cloud(3), HostResults(read_usage), NOW + 2000)
     assert (page.hosts, page.outdated, page.caches.rows, page.by_cache) == (0, 3, (), ())
 
 
@@ -120,7 +119,7 @@ def test_a_host_is_read_again_only_after_a_change():
         read.append(tree.root.name)
         return read_usage(tree)
 
-    snapshot, census = cloud(3), TreeResults(counting)
+    snapshot, census = cloud(3), HostResults(counting)
     for _ in range(2):
         assert make_page(snapshot, census, NOW).hosts == 3
     assert len(read) == 3
@@ -144,26 +143,18 @@ def test_the_page_names_guests_limits_and_broken_promises(client):
     assert "No host breaks a promise" in nothing
 
 
-@pytest.fixture
-def tell(app):
-    """A function that writes the attributes of the host edge-1."""
-    admin = Admin(app)
-    yield lambda attributes: world.follow(admin, "edge-1", attributes)
-    world.follow(admin, "edge-1", {})
-
-
 def test_values_of_a_silent_agent_are_outdated(client, tell):
-    tell({**world.NEIGHBOURS, "neighbour.valid_until": 1.7e9})
+    tell("edge-1", {**world.NEIGHBOURS, "neighbour.valid_until": 1.7e9})
     assert "The values of 1 host are outdated" in read_answer(client, "neighbours", name="edge")
 
 
 def test_hosts_with_broken_promises_are_listed_in_part(client, tell, monkeypatch):
-    tell({"agent.broken_promises": "2 cpus, <1> quiet"})
+    tell("edge-1", {"agent.broken_promises": "2 cpus, <1> quiet"})
     assert "edge-1 2 cpus, &lt;1&gt; quiet" in read_answer(client, "neighbours")
     assert "All 1 host" not in read_answer(client, "neighbours")
     monkeypatch.setattr(neighbours, "_MAX_BROKEN", 0)
     page = make_page(
-        ModelSnapshot([provider(1, {"agent.broken_promises": "1 cpus"})]), TreeResults(read_usage), NOW
+        ModelSnapshot([provider(1, {"agent.broken_promises": "1 cpus"})]), HostResults(read_usage), NOW
     )
     assert (page.broken, page.all_broken) == ((), 1)
 
