@@ -13,7 +13,7 @@ from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.search.claims.availability import FreeWindow
 from placement.search.claims.claim import HostChoice
-from placement.search.claims.window_search import WindowSearch
+from placement.search.claims.window_search import search_windows
 from placement.store.time_profile import TimeWindow, WindowMargins, iso_time
 
 blueprint = Blueprint("ext_availability", __name__)
@@ -28,10 +28,8 @@ def find_windows(call: ApiRequest) -> Response:
     """Find the earliest windows in which there is room for all requests together. Nothing is reserved."""
     body = call.parse_body(_BODY)
     wanted, time = schemas.searched_claims(body, call.service.request_forms), schemas.searched_time(body)
-    search = WindowSearch(claim_context(call))
-    found = search.find_windows(
-        wanted, time, body["limit"], call.service.booking_limits, explain=body["explain"]
-    )
+    limits = call.service.booking_limits
+    found = search_windows(claim_context(call), wanted, time, body["limit"], limits, explain=body["explain"])
     refusal = found.refusal
     return call.json_answer(
         {

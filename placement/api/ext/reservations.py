@@ -32,7 +32,7 @@ from placement.search.claims.reserved_amounts import (
 )
 from placement.search.claims.service import ClaimService
 from placement.search.claims.window_room import move_away
-from placement.search.claims.window_search import WindowSearch
+from placement.search.claims.window_search import find_earliest
 from placement.store import reservation_changes
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
@@ -112,7 +112,7 @@ def create_reservation(call: ApiRequest) -> Response:
     except NoCandidate as refusal:
         # a later start helps only if other windows, or claims that end, need the room at this time
         if window is not None and refusal.has_overlaps:
-            earliest = WindowSearch(context).find_earliest(wanted, window, limits)
+            earliest = find_earliest(context, wanted, window, limits)
             refusal.add_earliest_start(None if earliest is None else iso_time(earliest + margins.lead))
         raise
     (written,) = made
