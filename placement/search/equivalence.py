@@ -319,11 +319,6 @@ class LikeTrees:
         free = [map(self.kin.part.free[slot].__getitem__, self.rows) for slot in slots]
         return map(max, *free) if len(free) > 1 else free[0]
 
-    @property
-    def shared_providers(self) -> tuple[Provider, ...]:
-        """The sharing providers of the trees; all trees of the group have the same sharing providers."""
-        return self.kin.shared
-
 
 T = TypeVar("T")
 
