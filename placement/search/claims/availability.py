@@ -55,7 +55,7 @@ from placement.search.claims.host_rooms import NO_SKYLINES, HostTimes, Skylines,
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
-from placement.search.roots import SharingProviders, possible_roots
+from placement.search.roots import SharingProviders, begin_anywhere, possible_roots
 from placement.store.groups import GroupPolicy, Members
 from placement.store.time_profile import TimeWindow
 from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, whole_milliseconds
@@ -266,12 +266,9 @@ def place_in_window(
 
     :param ways: the result of :func:`times_by_way` for the claim and the duration of the window.
     """
-    roots = sorted(allowed_roots(search.snapshot, wanted, search.budget))
-    # concurrent claims mostly begin at different hosts
-    first = search.rng.randrange(len(roots)) if roots else 0
+    roots = [*begin_anywhere(sorted(allowed_roots(search.snapshot, wanted, search.budget)), search.rng)]
     for one, times in zip(wanted.all_ways, ways, strict=True):
-        possible = times.possible_roots(chain(roots[first:], roots[:first]))
-        for chosen in _tight_hosts(times, possible, window.starts_at, now):
+        for chosen in _tight_hosts(times, times.possible_roots(roots), window.starts_at, now):
             if placed := place_on_hosts(search, chosen, [one], window):
                 return [replace(each, wanted=wanted) for each in placed]
     return []

@@ -44,7 +44,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from time import thread_time
 from typing import Final
 
@@ -70,6 +69,7 @@ from placement.search.claims.claim_context import ClaimContext, possible_provide
 from placement.search.claims.host_rooms import NO_SKYLINES, TimedSearch
 from placement.search.claims.longest_stay import StaySpan
 from placement.search.claims.placement import PlacedClaim
+from placement.search.roots import begin_anywhere
 from placement.store.time_profile import HoldKey, TimedAmount, TimeWindow
 from placement.store.time_schedule import TimeSchedule, read_schedule
 from placement.store.time_skyline import SkylinesByClass, make_skylines
@@ -134,8 +134,7 @@ def hosts_without_windows(search: TimedSearch, wanted: WantedClaim, window: Time
     with suppress(BudgetExhausted):
         ways = times_by_way(search, wanted, window.duration_seconds)
         roots, start = sorted(allowed_roots(search.snapshot, wanted, search.budget)), NEVER.starts_at
-        first = search.rng.randrange(len(roots)) if roots else 0
-        for root in chain(roots[first:], roots[:first]):
+        for root in begin_anywhere(roots, search.rng):
             if any(way.first_start(root, start, start) <= start for way in ways):
                 found.append(root)
             if len(found) == MAX_HOSTS:
@@ -416,10 +415,8 @@ class MoveTargets:
         if left_out:
             # each failed search has left out one host, and two of these searches leave out no common host
             roots = [each for each in left_out if len(left_out) == 1 and each in roots]
-        first = self._search.rng.randrange(len(roots)) if roots else 0
-        for number in range(len(roots)):
+        for root in begin_anywhere(roots, self._search.rng):
             self._search.budget.spend()
-            root = roots[(first + number) % len(roots)]
             if root not in avoided:
                 yield self._trees[root]
 
