@@ -40,7 +40,6 @@ from typing import Final
 
 from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.search.budget import SearchBudget
 from placement.search.claims.claim import (
     ClaimScenario,
     HostChoice,
@@ -214,7 +213,7 @@ def find_free(
     """
     test = _WindowTest(search, wanted, span)
     due: list[tuple[float, float, int]] = []
-    roots = sorted(allowed_roots(search.snapshot, wanted, search.budget))
+    roots = sorted(allowed_roots(search, wanted))
     possible = (
         ways[0].possible_roots(roots)
         if len(ways) == 1
@@ -266,7 +265,7 @@ def place_in_window(
 
     :param ways: the result of :func:`times_by_way` for the claim and the duration of the window.
     """
-    roots = [*begin_anywhere(sorted(allowed_roots(search.snapshot, wanted, search.budget)), search.rng)]
+    roots = [*begin_anywhere(sorted(allowed_roots(search, wanted)), search.rng)]
     for one, times in zip(wanted.all_ways, ways, strict=True):
         for chosen in _tight_hosts(times, times.possible_roots(roots), window.starts_at, now):
             if placed := place_on_hosts(search, chosen, [one], window):
@@ -294,11 +293,11 @@ def _tight_hosts(times: HostTimes, roots: Iterable[int], start: float, now: floa
             yield ordered[begin : begin + _PLACED_AT_ONCE]
 
 
-def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBudget) -> set[int]:
+def allowed_roots(search: TimedSearch, wanted: WantedClaim) -> set[int]:
     """Return the roots of hosts that can satisfy the claim at some time, regardless of current usage."""
-    found: set[int] = set()
+    found, snapshot = set[int](), search.snapshot
     for request in wanted.all_requests:
-        sharing = SharingProviders(snapshot, budget)
+        sharing = SharingProviders(snapshot, search.budget)
         found.update(possible_roots(snapshot, request, needs_of(request), sharing, by_free=False))
     if wanted.only is not None:
         found &= known_ids(snapshot, wanted.only)
@@ -492,7 +491,7 @@ class _JointHosts:
         self.roots: set[int] = set()
         has_pools = SHARES in search.snapshot.by_trait
         for key, each in likeness.items():
-            allowed = sorted(allowed_roots(search.snapshot, each, search.budget))
+            allowed = sorted(allowed_roots(search, each))
             self.roots.update(allowed)
             times = times_by_way(search, each, span.duration)
             is_apart = each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY

@@ -133,7 +133,7 @@ def hosts_without_windows(search: TimedSearch, wanted: WantedClaim, window: Time
     # hosts that were found before the end of the budget are enough for a try
     with suppress(BudgetExhausted):
         ways = times_by_way(search, wanted, window.duration_seconds)
-        roots, start = sorted(allowed_roots(search.snapshot, wanted, search.budget)), NEVER.starts_at
+        roots, start = sorted(allowed_roots(search, wanted)), NEVER.starts_at
         for root in begin_anywhere(roots, search.rng):
             if any(way.first_start(root, start, start) <= start for way in ways):
                 found.append(root)
@@ -448,9 +448,8 @@ def place_preempting(
     # equal claims are the same object
     distinct = {id(each): each for each in wanted}.values()
     with context.timetable.fresh_view((), context.check_awaited) as timed:
-        snapshot = timed.view.snapshot
-        budget = context.make_budget(timed.view, seconds)
-        roots = {root for each in distinct for root in allowed_roots(snapshot, each, budget)}
+        search, snapshot = context.search_in(timed, seconds), timed.view.snapshot
+        roots = {root for each in distinct for root in allowed_roots(search, each)}
         possible = {each.uuid for each in members_of(snapshot, roots)}
         # if all providers are possible, one statement without a condition on providers reads their claims
         concerned = None if len(possible) == len(snapshot.providers) else possible
