@@ -20,7 +20,7 @@ slow.
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 from operator import attrgetter, le
 from typing import Any, Final, TypeVar
@@ -264,16 +264,17 @@ class TreeKin:
     shared: tuple[Provider, ...]
     features: tuple[Hashable, ...]
     compared: Slots
+    #: the number of providers that belong to the tree itself
+    own_count: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Count the providers once, because explanations read the number for each group of trees."""
+        self.own_count = len(self.part.places.lineages)
 
     @property
     def tree_places(self) -> TreePlaces:
         """The positions and slots of the providers of each tree."""
         return self.part.places
-
-    @property
-    def own_count(self) -> int:
-        """The number of providers that belong to the tree itself."""
-        return len(self.part.places.lineages)
 
     def providers(self, tree: HostTree) -> tuple[Provider, ...]:
         """The providers of a tree, then its sharing providers, by position of the layout."""
@@ -317,11 +318,6 @@ class LikeTrees:
         """Return for each tree the largest free amount of some slots."""
         free = [map(self.kin.part.free[slot].__getitem__, self.rows) for slot in slots]
         return map(max, *free) if len(free) > 1 else free[0]
-
-    @property
-    def shared_providers(self) -> tuple[Provider, ...]:
-        """The sharing providers of the trees; all trees of the group have the same sharing providers."""
-        return self.kin.shared
 
 
 T = TypeVar("T")

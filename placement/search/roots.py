@@ -189,11 +189,15 @@ class RootFilter:
             # at different hosts
             if any(self._filter_selective((self.ids[first],))):
                 return self._filter_selective(_rotate_ids(self.ids, first))
-        found = [*self._filter_selective(self.ids)]
-        return _rotate_ids(found, rng.randrange(len(found))) if found else iter(())
+        return begin_anywhere([*self._filter_selective(self.ids)], rng)
 
     def _filter_selective(self, ids: Iterable[int]) -> Iterator[int]:
         return _in_all(ids, self.selective) if self.selective else iter(ids)
+
+
+def begin_anywhere(ids: Sequence[int], rng: random.Random) -> Iterator[int]:
+    """Return all ids in a circle that begins at a random one, so that concurrent searches spread."""
+    return _rotate_ids(ids, rng.randrange(len(ids))) if ids else iter(())
 
 
 def _rotate_ids(ids: Sequence[int], first: int) -> Iterator[int]:

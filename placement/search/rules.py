@@ -499,12 +499,8 @@ class NeedAssignment:
         """Return the ids of the provider and all its ancestors."""
         known = self._lineages.get(provider.id)
         if known is None:
-            found = {provider.id}
-            parent = provider.parent_id
-            while parent is not None:
-                found.add(parent)
-                parent = self.rules.snapshot.providers[parent].parent_id
-            known = self._lineages[provider.id] = frozenset(found)
+            lineage = self.rules.snapshot.lineage_of(provider)
+            known = self._lineages[provider.id] = frozenset([each.id for each in lineage])
         return known
 
 

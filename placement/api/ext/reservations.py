@@ -39,7 +39,7 @@ from placement.search.claims.reserved_amounts import (
 )
 from placement.search.claims.service import ClaimService
 from placement.search.claims.window_room import move_away
-from placement.search.claims.window_search import WindowSearch
+from placement.search.claims.window_search import find_earliest, search_windows
 from placement.store import reservation_changes
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
@@ -120,7 +120,7 @@ def create_reservation(call: ApiRequest) -> Response:
     except NoCandidate as refusal:
         # a later start helps only if other windows, or claims that end, need the room at this time
         if window is not None and refusal.has_overlaps:
-            earliest = WindowSearch(context).find_earliest(wanted, window, limits)
+            earliest = find_earliest(context, wanted, window, limits)
             refusal.add_earliest_start(None if earliest is None else iso_time(earliest + margins.lead))
         raise
     (written,) = made
@@ -420,10 +420,8 @@ def find_windows(call: ApiRequest) -> Response:
     """Find the earliest windows in which there is room for all requests together. Nothing is reserved."""
     body = call.parse_body(_AVAILABILITY)
     wanted, time = schemas.searched_claims(body, call.service.request_forms), schemas.searched_time(body)
-    search = WindowSearch(claim_context(call))
-    found = search.find_windows(
-        wanted, time, body["limit"], call.service.booking_limits, explain=body["explain"]
-    )
+    limits = call.service.booking_limits
+    found = search_windows(claim_context(call), wanted, time, body["limit"], limits, explain=body["explain"])
     refusal = found.refusal
     return call.json_answer(
         {

@@ -40,7 +40,6 @@ from typing import Final
 
 from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.search.budget import SearchBudget
 from placement.search.claims.claim import (
     ClaimScenario,
     HostChoice,
@@ -55,7 +54,7 @@ from placement.search.claims.host_rooms import NO_SKYLINES, HostTimes, Skylines,
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
-from placement.search.roots import SharingProviders, possible_roots
+from placement.search.roots import SharingProviders, begin_anywhere, possible_roots
 from placement.store.groups import GroupPolicy, Members
 from placement.store.time_profile import TimeWindow
 from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, whole_milliseconds
@@ -214,7 +213,7 @@ def find_free(
     """
     test = _WindowTest(search, wanted, span)
     due: list[tuple[float, float, int]] = []
-    roots = sorted(allowed_roots(search.snapshot, wanted, search.budget))
+    roots = sorted(allowed_roots(search, wanted))
     possible = (
         ways[0].possible_roots(roots)
         if len(ways) == 1
@@ -266,12 +265,9 @@ def place_in_window(
 
     :param ways: the result of :func:`times_by_way` for the claim and the duration of the window.
     """
-    roots = sorted(allowed_roots(search.snapshot, wanted, search.budget))
-    # concurrent claims mostly begin at different hosts
-    first = search.rng.randrange(len(roots)) if roots else 0
+    roots = [*begin_anywhere(sorted(allowed_roots(search, wanted)), search.rng)]
     for one, times in zip(wanted.all_ways, ways, strict=True):
-        possible = times.possible_roots(chain(roots[first:], roots[:first]))
-        for chosen in _tight_hosts(times, possible, window.starts_at, now):
+        for chosen in _tight_hosts(times, times.possible_roots(roots), window.starts_at, now):
             if placed := place_on_hosts(search, chosen, [one], window):
                 return [replace(each, wanted=wanted) for each in placed]
     return []
@@ -297,11 +293,11 @@ def _tight_hosts(times: HostTimes, roots: Iterable[int], start: float, now: floa
             yield ordered[begin : begin + _PLACED_AT_ONCE]
 
 
-def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBudget) -> set[int]:
+def allowed_roots(search: TimedSearch, wanted: WantedClaim) -> set[int]:
     """Return the roots of hosts that can satisfy the claim at some time, regardless of current usage."""
-    found: set[int] = set()
+    found, snapshot = set[int](), search.snapshot
     for request in wanted.all_requests:
-        sharing = SharingProviders(snapshot, budget)
+        sharing = SharingProviders(snapshot, search.budget)
         found.update(possible_roots(snapshot, request, needs_of(request), sharing, by_free=False))
     if wanted.only is not None:
         found &= known_ids(snapshot, wanted.only)
@@ -495,7 +491,7 @@ class _JointHosts:
         self.roots: set[int] = set()
         has_pools = SHARES in search.snapshot.by_trait
         for key, each in likeness.items():
-            allowed = sorted(allowed_roots(search.snapshot, each, search.budget))
+            allowed = sorted(allowed_roots(search, each))
             self.roots.update(allowed)
             times = times_by_way(search, each, span.duration)
             is_apart = each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY

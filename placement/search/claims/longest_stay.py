@@ -222,7 +222,7 @@ class _HostStays:
 
     def find_longest(self) -> Stay | None:
         """Return the place with the longest stay, and the end time of this stay."""
-        roots = sorted(allowed_roots(self._search.snapshot, self._wanted, self._search.budget))
+        roots = sorted(allowed_roots(self._search, self._wanted))
         # concurrent claims mostly try different hosts first
         self._search.rng.shuffle(roots)
         begin, last = self._span.begin, self._span.max_end

@@ -44,7 +44,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from time import thread_time
 from typing import Final
 
@@ -70,6 +69,7 @@ from placement.search.claims.claim_context import ClaimContext, possible_provide
 from placement.search.claims.host_rooms import NO_SKYLINES, TimedSearch
 from placement.search.claims.longest_stay import StaySpan
 from placement.search.claims.placement import PlacedClaim
+from placement.search.roots import begin_anywhere
 from placement.store.claims import ByProvider
 from placement.store.time_profile import HoldKey, TimedAmount, TimeWindow
 from placement.store.time_schedule import TimeSchedule, read_schedule
@@ -133,9 +133,8 @@ def hosts_without_windows(search: TimedSearch, wanted: WantedClaim, window: Time
     # hosts that were found before the end of the budget are enough for a try
     with suppress(BudgetExhausted):
         ways = times_by_way(search, wanted, window.duration_seconds)
-        roots, start = sorted(allowed_roots(search.snapshot, wanted, search.budget)), NEVER.starts_at
-        first = search.rng.randrange(len(roots)) if roots else 0
-        for root in chain(roots[first:], roots[:first]):
+        roots, start = sorted(allowed_roots(search, wanted)), NEVER.starts_at
+        for root in begin_anywhere(roots, search.rng):
             if any(way.first_start(root, start, start) <= start for way in ways):
                 found.append(root)
             if len(found) == MAX_HOSTS:
@@ -416,10 +415,8 @@ class MoveTargets:
         if left_out:
             # each failed search has left out one host, and two of these searches leave out no common host
             roots = [each for each in left_out if len(left_out) == 1 and each in roots]
-        first = self._search.rng.randrange(len(roots)) if roots else 0
-        for number in range(len(roots)):
+        for root in begin_anywhere(roots, self._search.rng):
             self._search.budget.spend()
-            root = roots[(first + number) % len(roots)]
             if root not in avoided:
                 yield self._trees[root]
 
@@ -451,9 +448,8 @@ def place_preempting(
     # equal claims are the same object
     distinct = {id(each): each for each in wanted}.values()
     with context.timetable.fresh_view((), context.check_awaited) as timed:
-        snapshot = timed.view.snapshot
-        budget = context.make_budget(timed.view, seconds)
-        roots = {root for each in distinct for root in allowed_roots(snapshot, each, budget)}
+        search, snapshot = context.search_in(timed, seconds), timed.view.snapshot
+        roots = {root for each in distinct for root in allowed_roots(search, each)}
         possible = {each.uuid for each in members_of(snapshot, roots)}
         # if all providers are possible, one statement without a condition on providers reads their claims
         concerned = None if len(possible) == len(snapshot.providers) else possible

@@ -42,7 +42,6 @@ from placement.search.claims.refusal import (
     describe_overlaps,
     overlapping_providers,
 )
-from placement.search.claims.timetable import TimedView
 from placement.store.booking_limits import BookingLimits
 from placement.store.claims import MIN_STAY, TimeShifts
 from placement.store.groups import Members
@@ -93,129 +92,125 @@ class FoundWindows:
     refusal: NoCandidate | None = None
 
 
-class WindowSearch:
-    """Finds windows for claims; if there are no windows, explains the reason."""
+def search_windows(
+    context: ClaimContext,
+    wanted: Sequence[WantedClaim],
+    time: WantedTime,
+    limit: int,
+    limits: BookingLimits,
+    *,
+    explain: bool = False,
+    is_repeated: bool = False,
+) -> FoundWindows:
+    """Return the earliest windows in which the claims of new consumers fit at the same time.
 
-    def __init__(self, context: ClaimContext) -> None:
-        self._context = context
-
-    def find_windows(
-        self,
-        wanted: Sequence[WantedClaim],
-        time: WantedTime,
-        limit: int,
-        limits: BookingLimits,
-        *,
-        explain: bool = False,
-        is_repeated: bool = False,
-    ) -> FoundWindows:
-        """Return the earliest windows in which the claims of new consumers fit at the same time.
-
-        :param limits: the limits on reservations, of which only duration and horizon apply, because the
-            search has no project.
-        :param explain: whether a refusal explains why no window can ever suffice.
-        :param is_repeated: whether an earlier search found nothing while windows changed.
-        :raises InvalidRequest: a resource class, trait or root that a claim names does not exist, no start
-            is possible, or the search takes too long to find any window.
-        """
-        found: list[FreeWindow] = []
+    :param limits: the limits on reservations, of which only duration and horizon apply, because the
+        search has no project.
+    :param explain: whether a refusal explains why no window can ever suffice.
+    :param is_repeated: whether an earlier search found nothing while windows changed.
+    :raises InvalidRequest: a resource class, trait or root that a claim names does not exist, no start
+        is possible, or the search takes too long to find any window.
+    """
+    found: list[FreeWindow] = []
+    try:
+        concerned = possible_providers(context.model, wanted)
+        with context.database.read() as conn:
+            now = clock.server_time(conn)
         try:
-            concerned = possible_providers(self._context.model, wanted)
-            with self._context.database.read() as conn:
-                now = clock.server_time(conn)
-            try:
-                span = time.span_at(now, limits)
-            except Conflict as refused:
-                return FoundWindows((), refusal=NoCandidate(refused.detail, None))
-            with self._context.timetable.fresh_view(concerned, self._context.check_awaited) as timed:
-                check_claim_names(timed.view, wanted)
-                search = self._context.search_in(timed, self._context.search_seconds)
-                ways = ways_of(search, wanted, span)
-                found += islice(find_each_window(search, wanted, span, ways), limit)
-                if found:
-                    return FoundWindows(found)
-                refusal, depends_on_time = self._explain_times(timed, wanted, span, ways, explain=explain)
-                ahead, some = TimeWindow(span.begin, span.last + span.duration), list[str]()
-                if depends_on_time:
-                    some = overlapping_providers(search.snapshot, search.skylines, wanted, ahead)
-        except BudgetExhausted:
-            if not found:
-                raise InvalidRequest.too_long(
-                    "No window was found",
-                    self._context.search_seconds,
-                    "candidates_deadline",
-                    ": name hosts in allowed_hosts, or ask for fewer claims or groups, or a nearer deadline.",
-                ) from None
-            return FoundWindows(found, is_complete=False)
-        # the answer is only advice, so one repetition suffices
-        if not is_repeated and self._context.timetable.has_changed(timed):
-            return self.find_windows(wanted, time, limit, limits, explain=explain, is_repeated=True)
-        if some:
-            refusal.add_overlaps(describe_overlaps(self._context.database, some, wanted, ahead))
-        return FoundWindows(found, refusal=refusal)
+            span = time.span_at(now, limits)
+        except Conflict as refused:
+            return FoundWindows((), refusal=NoCandidate(refused.detail, None))
+        with context.timetable.fresh_view(concerned, context.check_awaited) as timed:
+            check_claim_names(timed.view, wanted)
+            search = context.search_in(timed, context.search_seconds)
+            ways = ways_of(search, wanted, span)
+            found += islice(find_each_window(search, wanted, span, ways), limit)
+            if found:
+                return FoundWindows(found)
+            reasons = context.search_in(timed, context.reason_seconds)
+            refusal, depends_on_time = _explain_times(reasons, wanted, span, ways, explain=explain)
+            ahead, some = TimeWindow(span.begin, span.last + span.duration), list[str]()
+            if depends_on_time:
+                some = overlapping_providers(search.snapshot, search.skylines, wanted, ahead)
+    except BudgetExhausted:
+        if not found:
+            raise InvalidRequest.too_long(
+                "No window was found",
+                context.search_seconds,
+                "candidates_deadline",
+                ": name hosts in allowed_hosts, or ask for fewer claims or groups, or a nearer deadline.",
+            ) from None
+        return FoundWindows(found, is_complete=False)
+    # the answer is only advice, so one repetition suffices
+    if not is_repeated and context.timetable.has_changed(timed):
+        return search_windows(context, wanted, time, limit, limits, explain=explain, is_repeated=True)
+    if some:
+        refusal.add_overlaps(describe_overlaps(context.database, some, wanted, ahead))
+    return FoundWindows(found, refusal=refusal)
 
-    def find_earliest(
-        self, wanted: Sequence[WantedClaim], refused: TimeWindow, limits: BookingLimits
-    ) -> float | None:
-        """Return the earliest start of a refused window, at which its claims fit for the same duration.
 
-        The result is None if the search finds no start that the limits allow, within the time for the reasons
-        of a refusal.
+def find_earliest(
+    context: ClaimContext, wanted: Sequence[WantedClaim], refused: TimeWindow, limits: BookingLimits
+) -> float | None:
+    """Return the earliest start of a refused window, at which its claims fit for the same duration.
 
-        :param refused: the held time of the window; no earlier start is searched.
-        """
-        # answers show milliseconds
-        time = WantedTime(round(refused.duration_seconds, 3), refused.starts_at)
-        # only the time is searched, so the best host does not matter
-        wanted = [replace(each, order=(), window=None) for each in wanted]
-        # the refusal is certain, so no error of this search may replace it
-        with suppress(BudgetExhausted, Conflict, InvalidRequest, Unavailable):
-            concerned = possible_providers(self._context.model, wanted)
-            with self._context.database.read() as conn:
-                span = time.span_at(clock.server_time(conn), limits)
-            with self._context.timetable.fresh_view(concerned, self._context.check_awaited) as timed:
-                search = self._context.search_in(timed, self._context.reason_seconds)
-                for found in find_each_window(search, wanted, span, ways_of(search, wanted, span)):
-                    return found.starts_at
-        return None
+    The result is None if the search finds no start that the limits allow, within the time for the reasons
+    of a refusal.
 
-    def _explain_times(
-        self,
-        timed: TimedView,
-        wanted: Sequence[WantedClaim],
-        span: StartSpan,
-        ways: Sequence[HostTimes],
-        *,
-        explain: bool,
-    ) -> tuple[NoCandidate, bool]:
-        """Return why no window is free: the claims fit on no host, or other consumers use all resources.
+    :param refused: the held time of the window; no earlier start is searched.
+    """
+    # answers show milliseconds
+    time = WantedTime(round(refused.duration_seconds, 3), refused.starts_at)
+    # only the time is searched, so the best host does not matter
+    wanted = [replace(each, order=(), window=None) for each in wanted]
+    # the refusal is certain, so no error of this search may replace it
+    with suppress(BudgetExhausted, Conflict, InvalidRequest, Unavailable):
+        concerned = possible_providers(context.model, wanted)
+        with context.database.read() as conn:
+            span = time.span_at(clock.server_time(conn), limits)
+        with context.timetable.fresh_view(concerned, context.check_awaited) as timed:
+            search = context.search_in(timed, context.reason_seconds)
+            for found in find_each_window(search, wanted, span, ways_of(search, wanted, span)):
+                return found.starts_at
+    return None
 
-        The second value tells whether windows, or claims that end, use these resources.
 
-        :param ways: the host times of a single claim.
-        """
-        search = self._context.search_in(timed, self._context.reason_seconds)
-        # the claims have the most room without any timed amounts. If this test takes too long, the windows
-        # remain as the likely reason
-        with suppress(BudgetExhausted):
-            unplaced = _never_placed(search, wanted, ways, explain=explain)
-            if isinstance(unplaced, UnplacedClaim):
-                refusal = claim_refusal(wanted, unplaced, search.budget)
-                refusal.detail += " Windows, and claims that end, are not the reason."
-                return refusal, False
-            if unplaced:
-                refusal = NoCandidate(
-                    "No host has room for the request at any time, even without all windows and claims"
-                    " that end. With 'explain', the answer has the reasons.",
-                    None,
-                )
-                return refusal, False
-        until = iso_time(span.last + span.duration)
-        refusal = NoCandidate(
-            f"No window of {span.duration:.0f} seconds is free between {iso_time(span.begin)} and {until}.",
-            None,
-        )
-        return refusal, True
+def _explain_times(
+    search: TimedSearch,
+    wanted: Sequence[WantedClaim],
+    span: StartSpan,
+    ways: Sequence[HostTimes],
+    *,
+    explain: bool,
+) -> tuple[NoCandidate, bool]:
+    """Return why no window is free: the claims fit on no host, or other consumers use all resources.
+
+    The second value tells whether windows, or claims that end, use these resources.
+
+    :param search: a search with the time for the reasons of a refusal.
+    :param ways: the host times of a single claim.
+    """
+    # the claims have the most room without any timed amounts. If this test takes too long, the windows
+    # remain as the likely reason
+    with suppress(BudgetExhausted):
+        unplaced = _never_placed(search, wanted, ways, explain=explain)
+        if isinstance(unplaced, UnplacedClaim):
+            refusal = claim_refusal(wanted, unplaced, search.budget)
+            refusal.detail += " Windows, and claims that end, are not the reason."
+            return refusal, False
+        if unplaced:
+            refusal = NoCandidate(
+                "No host has room for the request at any time, even without all windows and claims"
+                " that end. With 'explain', the answer has the reasons.",
+                None,
+            )
+            return refusal, False
+    until = iso_time(span.last + span.duration)
+    refusal = NoCandidate(
+        f"No window of {span.duration:.0f} seconds is free between {iso_time(span.begin)} and {until}.",
+        None,
+    )
+    return refusal, True
 
 
 def _never_placed(
@@ -288,5 +283,5 @@ def find_shifts(
     if not members:
         rest = replace(context, reason_seconds=end - thread_time())
         # no limit of reservations applies to claims
-        earliest = WindowSearch(rest).find_earliest(wanted, WITHOUT_END, BookingLimits())
+        earliest = find_earliest(rest, wanted, WITHOUT_END, BookingLimits())
     return TimeShifts(earliest, latest)

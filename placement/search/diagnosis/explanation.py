@@ -301,7 +301,7 @@ class _WholeFunnel:
             fits = known[key]
             # hosts of many structures are compared by position; only if this does not suffice, the request is
             # compiled for each structure
-            return tell(host.alike.first_tree, host.alike.shared_providers) if fits is None else fits
+            return tell(host.alike.first_tree, host.alike.kin.shared) if fits is None else fits
 
         return serves_all
 

@@ -183,7 +183,7 @@ class RelaxationSearch:
             # the loop is over structures instead of trees, because thousands of trees have the same structure
             shapes = {tree.shape for host in self._found.hosts for tree in host.alike.member_trees}
             self._budget.spend(1 + len(shapes) // 4)
-            shared = {each.id: each for host in self._found.hosts for each in host.alike.shared_providers}
+            shared = {each.id: each for host in self._found.hosts for each in host.alike.kin.shared}
             inventories = chain(
                 (shape.portions[slot] for shape in shapes for _, slot in shape.having.get(name, ())),
                 (each.inventories[name] for each in shared.values() if name in each.inventories),
@@ -211,7 +211,7 @@ class RelaxationSearch:
         if amounts:
             groups = regroup_trees(self._found.snapshot, request, groups, self._budget)
         for alike in groups:
-            if tell(alike.first_tree, alike.shared_providers):
+            if tell(alike.first_tree, alike.kin.shared):
                 yield len(alike.rows)
 
     def _able_hosts(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
@@ -271,7 +271,7 @@ class RelaxationSearch:
 
         def amount_fits(amount: int, tree: HostTree, alike: LikeTrees) -> bool:
             search = search_for(amount)
-            return search is not None and search.serves_tree(tree, alike.shared_providers)
+            return search is not None and search.serves_tree(tree, alike.kin.shared)
 
         name = clause.names[0]
         # only hosts that fail no other clauses are tried
@@ -347,7 +347,7 @@ class RelaxationSearch:
         bare, giving = self._found.standings[alike.kin][number]
         kin, own, slots = alike.kin, alike.kin.own_count, alike.kin.tree_places.slots
         found = [at for at, each in giving if (at, name) in slots and _is_spared(each, bits)]
-        for each, positions, _ in bare if alike.shared_providers else ():
+        for each, positions, _ in bare if alike.kin.shared else ():
             if _is_spared(each, bits):
                 found += [at for at in positions if at >= own and name in kin.shared[at - own].inventories]
         return sorted(found)

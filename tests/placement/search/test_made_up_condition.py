@@ -203,3 +203,17 @@ def _renamed(document: object) -> object:
     if isinstance(document, str):
         return "required" if document == "labels" else document.replace("labels_", "required_")
     return document
+
+
+@dataclass(frozen=True, slots=True)
+class WiderGroup(LabelledGroup):
+    """A request group with one more field, which no condition reads."""
+
+    made_up: str = ""
+
+
+def test_a_condition_without_a_clause_stays_when_others_are_left_out() -> None:
+    group = WiderGroup("_A", {"VCPU": 1, "DISK_GB": 2}, made_up="kept")
+    left = without_clauses(CandidatesRequest((group,)), {resource_clause("_A", "DISK_GB")})
+    assert left is not None
+    assert left.groups == (WiderGroup("_A", {"VCPU": 1}, made_up="kept"),)

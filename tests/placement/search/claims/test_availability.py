@@ -1,8 +1,8 @@
-"""The earliest free windows, compared with each start that whole seconds allow."""
+"""The earliest free windows of claims, compared with each start that whole seconds allow."""
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -16,12 +16,14 @@ from placement.search.claims.availability import (
     FreeWindow,
     StartSpan,
     find_free,
+    find_joint,
     place_in_window,
     times_by_way,
 )
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.host_rooms import HostTimes, KeptSkylines, Skylines, TimedSearch
 from placement.search.claims.topology import TopologyPolicy
+from placement.store.groups import ConsumerGroup, GroupPolicy
 from placement.store.time_profile import TimedAmount, TimeWindow, largest_sum, needed_holds
 from placement.store.time_skyline import TimeSkyline, make_skylines, whole_milliseconds
 from tests.examples import examples
@@ -37,6 +39,8 @@ from tests.placement.search.claims.timed_worlds import (
     worlds,
 )
 from tests.placement.search.snapshots import Spec, build, name_to_uuid
+
+APART = ConsumerGroup("apart", GroupPolicy.ANTI_AFFINITY, 1)
 
 
 def found(
@@ -283,3 +287,76 @@ def test_kept_rooms_are_dropped_with_the_skylines_of_their_hosts() -> None:
     assert first_starts(after) == [5, 3]
     assert first_starts(after.with_changes({}, {b}, {b})) == [5, math.inf]
     assert first_starts(before) == [3, 3]
+
+
+def found_jointly(
+    snapshot: ModelSnapshot,
+    amounts: list[TimedAmount],
+    wanted: Sequence[WantedClaim],
+    span: StartSpan,
+    limit: int = 9,
+) -> list[FreeWindow]:
+    return list(islice(find_joint(timed_search(snapshot, amounts), wanted, span), limit))
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(
+    world=worlds(),
+    queries=st.lists(st.tuples(st.sampled_from(QUERIES), st.integers(1, 2)), min_size=1, max_size=3),
+    are_apart=st.booleans(),
+    begin=st.integers(0, 4),
+    duration=st.integers(1, 6),
+    last=st.integers(4, 2 * LAST),
+)
+def test_joint_windows_are_the_earliest_ones_and_each_one_can_be_booked(
+    world: tuple[ModelSnapshot, list[TimedAmount]],
+    queries: list[tuple[str, int]],
+    are_apart: bool,
+    begin: int,
+    duration: int,
+    last: int,
+) -> None:
+    group = APART if are_apart else None
+    wanted = [each for query, count in queries for each in [replace(make_wanted(query), group=group)] * count]
+    answers = found_jointly(*world, wanted, StartSpan(begin, last, duration))
+    after: float = begin
+    for each in answers:
+        starts = range(math.ceil(after), last + 1)
+        assert each.starts_at == next(t for t in starts if fits(*world, wanted, TimeWindow(t, t + duration)))
+        assert each.starts_at + duration <= each.free_until
+        for end in (each.starts_at + duration, min(each.free_until, 3.0 * LAST)):
+            assert have_room(*world, each.choices, TimeWindow(each.starts_at, end))
+        if are_apart:
+            assert len({choice.root.id for choice in each.choices}) == len(wanted)
+        after = each.free_until
+    if after <= last:
+        rest = range(math.ceil(after), last + 1)
+        assert not any(fits(*world, wanted, TimeWindow(t, t + duration)) for t in rest)
+
+
+def test_all_hosts_are_tried_if_the_first_ones_do_not_suffice() -> None:
+    # the small hosts have room for one claim each, and only the last one has room for the second claim
+    specs = [Spec(f"cn{number:03}", inventories={"VCPU": 1}) for number in range(100)]
+    snapshot = build(*specs, Spec("large", inventories={"VCPU": 1, "DISK_GB": 1}))
+    wanted = [make_wanted("resources=VCPU:1") for _ in range(100)]
+    wanted += [make_wanted("resources=VCPU:1,DISK_GB:1")]
+    (answer,) = found_jointly(snapshot, [], [*wanted[:2], wanted[-1]], StartSpan(0, 9, 4))
+    assert answer.choices[-1].root.name == "large"
+    (answer,) = found_jointly(snapshot, [], wanted, StartSpan(0, 9, 4))
+    assert len({each.root.id for each in answer.choices}) == 101
+
+
+def test_a_joint_start_is_never_before_the_end_that_makes_room() -> None:
+    end = 10.0004
+    amounts = [TimedAmount("w", name_to_uuid("a"), "VCPU", 4, TimeWindow(1, end), has_begun=False)]
+    snapshot = build(Spec("a", inventories={"VCPU": 4}, used={"VCPU": 4}))
+    wanted = [make_wanted("resources=VCPU:2")] * 2
+    (answer,) = found_jointly(snapshot, amounts, wanted, StartSpan(0, 99, 4))
+    assert (answer.starts_at, answer.free_until) == (10.001, math.inf)
+
+
+def test_the_price_of_a_joint_search_is_bounded() -> None:
+    snapshot = build(*(Spec(f"cn{number}", inventories={"VCPU": 4}) for number in range(200)))
+    wanted = [make_wanted("resources=VCPU:1")] * 2
+    with pytest.raises(BudgetExhausted):
+        list(find_joint(timed_search(snapshot, [], seconds=0.0), wanted, StartSpan(0, 99, 4)))
