@@ -69,8 +69,6 @@ class _EventLister(AgentLister):
     def _why_empty(self, events: list[AgentEvent], wanted: argparse.Namespace) -> str:
         """The reason why the list is empty, as a sentence.
 
-        :param events: all stored events.
-        :param wanted: the arguments of the command.
         :raises RequestError: no event of the guest is stored, and the daemon does not know the guest.
         """
         about = [event for event in events if _is_about(event, wanted.guest)]

@@ -335,7 +335,6 @@ def _tree_shape(conf: cfg.ConfigOpts, owner: RootOwner) -> str:
 def _stray_warnings(path: Path, sets: CpuSets, reachable: CpuSet) -> list[str]:
     """A warning for each guest in the agent's state that holds CPUs outside the CPU sets.
 
-    :param path: the state file of the agent.
     :param reachable: the usable CPUs, without those that the agent must not use.
     """
     try:

@@ -186,7 +186,6 @@ def _read_agent(tell: Callable[[str], Any], samples: Path) -> AgentSnapshot:
 
     :param tell: sends a request to the daemon, and returns the answer. The argument is the name of the
         request.
-    :param samples: the file with the stored samples.
     """
     now = time.strftime("%H:%M:%S")
     try:

@@ -66,10 +66,7 @@ def measure_noise(
 ) -> dict[int, CpuNoise]:
     """Measure the interruptions of CPUs, from counters at the beginning and at the end of a pause.
 
-    :param root: the root folder of the host's file system.
-    :param cpus: the CPUs to measure.
     :param threads: the ids of the threads of guest CPUs; their delays are measured.
-    :param seconds: the duration of the measurement.
     :raises ValueError: no time has passed.
     """
     reader = NoiseReader(root)

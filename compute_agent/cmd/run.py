@@ -98,8 +98,6 @@ def _by_fleet(own: cfg.ConfigOpts) -> AbstractContextManager[None]:
     """The context in which the agent starts.
 
     On a host with fleet settings, the context first provides a revision of these settings that can be used.
-
-    :param own: the configuration of the host's own files.
     """
     if not own.fleet.group:
         return nullcontext()

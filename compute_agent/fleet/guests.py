@@ -88,10 +88,6 @@ def plan_settings(wanted: ByGuest, applied: ByGuest, present: ByGuest) -> GuestS
     """Compare the settings of all guests with those of a revision, and return the changes.
 
     The plan drops the applied values of guests that are gone.
-
-    :param wanted: the values of the revision.
-    :param applied: the last applied values.
-    :param present: the present values of all guests.
     """
     changes: dict[str, dict[str, str | int | bool]] = {}
     after: dict[str, dict[str, str | int | bool]] = {}

@@ -76,7 +76,6 @@ def check_source(source: str) -> None:
 def fetch(source: str, group: str, secured: TlsIdentity, deadline: float = DEADLINE) -> bytes:
     """Read the file of a group from a source.
 
-    :param secured: the certificates for a source over HTTPS.
     :param deadline: the maximum seconds for the whole answer.
     :raises SourceError: the source cannot be read at present.
     :raises FleetError: the source has a wrong form, or the agent's own key cannot be used.

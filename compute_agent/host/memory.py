@@ -165,10 +165,7 @@ class MemoryEvidence:
 
 
 def read_evidence(files: SysFiles, nodes: Iterable[NumaNode], tiers: Mapping[int, int]) -> MemoryEvidence:
-    """Read the files about the memory of nodes.
-
-    :param tiers: the kernel's memory tier of each node.
-    """
+    """Read the files about the memory of nodes."""
     devices: dict[int, MemoryType] = {}
     special: set[int] = set()
     # A DAX device with another driver is a file for programs, and its memory belongs to no node.

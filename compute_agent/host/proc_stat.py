@@ -147,7 +147,6 @@ def has_capability(status: str, number: int) -> bool:
     """Whether a process may use a capability (capabilities(7)).
 
     :param status: the content of its /proc/PID/status.
-    :param number: the number of the capability.
     """
     match = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
     return match is not None and bool(int(match[1], 16) >> number & 1)

@@ -86,7 +86,6 @@ def derive_provider_tree(
     of a guest without Placement.
 
     :param platform: the capabilities of resctrl; None means that resctrl is not available.
-    :param pools: the CPUs of each pool.
     :raises ConfigError: the settings contradict the hardware of the host.
     """
     _check_settings(settings, root_name, pools)

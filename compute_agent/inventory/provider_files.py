@@ -102,7 +102,6 @@ def read_provider_configs(location: str) -> ProviderConfigs:
 def gather_configs(contents: Mapping[Path, bytes]) -> ProviderConfigs:
     """Parse the contents of provider files.
 
-    :param contents: the content by path.
     :raises ConfigError: a file is wrong, or two files define the same provider.
     """
     found: dict[str, ProviderConfig] = {}

@@ -316,7 +316,6 @@ def compare_holdings(
 ) -> list[AuditFinding]:
     """The differences between guests and their allocations, by kind, and the guests that migrate.
 
-    :param held: the allocations of all consumers on this host.
     :param inactive: the stopped guests of this host, which can hold allocations.
     :param migrations: the guest of each migration, by the migration's consumer.
     """

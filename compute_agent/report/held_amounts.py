@@ -308,10 +308,7 @@ def beside_held(
     owned: Ownership,
     held: HeldAmount,
 ) -> tuple[ProviderTree, WithheldOffers]:
-    """The tree to report while guests hold their amounts, and the amounts that are not offered yet.
-
-    :param held: returns the held amount of a provider and resource class.
-    """
+    """The tree to report while guests hold their amounts, and the amounts that are not offered yet."""
     # Withheld units come last, because only units that are not reserved for other reasons can be withheld.
     tree, foreign = without_foreign_devices(derived, reported)
     left_out = frozenset(node.device for node in derived.nodes if tree.get(node.uuid) is None)
@@ -398,7 +395,6 @@ def keep_gone_devices(
     guests. The provider of a device for one use (``one_time_use``) stays after the use, too: the device can
     come back, and only the provider shows that it was used.
 
-    :param owned: the agent's own parts of providers.
     :return: the tree, and a message about each device that is gone.
     """
     nodes, waiting = [], []
