@@ -15,7 +15,7 @@ from keystoneauth1.session import TCPKeepAliveAdapter
 from compute_agent.report import bounded_session
 from compute_agent.report.answers import PlacementError, UnavailableError
 from compute_agent.report.bounded_session import MAX_ANSWER_BYTES, round_deadline
-from tests.compute_agent.report.clients import make_client
+from tests.compute_agent.builders import make_client
 
 ROOT = json.dumps({"versions": [{"id": "v1.0", "min_version": "1.0", "max_version": "1.39"}]}).encode()
 
