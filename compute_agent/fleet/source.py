@@ -29,8 +29,6 @@ SOURCE_THREAD: Final = ThreadSpec(
     "the source",
 )
 
-_HTTPS: Final = "https"
-
 
 @dataclass(frozen=True, slots=True)
 class TlsIdentity:
@@ -66,7 +64,7 @@ def check_source(source: str) -> None:
         return
     try:
         parts = urlsplit(source)
-        usable = parts.scheme == _HTTPS and bool(parts.hostname) and parts.port != 0
+        usable = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
     except ValueError as error:
         raise FleetError(f"[fleet] source = {source}: {error}") from error
     if not usable or parts.query or parts.fragment or parts.username or not source.isascii():
