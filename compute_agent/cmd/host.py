@@ -120,8 +120,7 @@ class TopologyShow(ShowOne):
         offer_formats(manager, "svg", "tree")
         return manager
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--svg", metavar="FILE", type=Path, help="also write a picture to FILE")
         parser.add_argument(
             "--noise",
@@ -372,8 +371,7 @@ def _inventory_rows(tree: ProviderTree) -> list[tuple[Any, ...]]:
 class InventoryShow(AgentLister):
     """Compare the inventories and traits that the agent derives for this host with the ones in Placement."""
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--derived",
             action="store_true",
@@ -438,8 +436,7 @@ class HostDisable(ShowOne):
     METHOD = "host.disable"
     PARAMS = ("reason",)
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--reason",
             required=True,
@@ -462,8 +459,7 @@ class ConfigShow(AgentLister):
     Passwords and other secrets are not shown.
     """
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--all", action="store_true", help="also show options that have their default")
         parser.add_argument("--origin", action="store_true", help="show the file that sets each option")
 

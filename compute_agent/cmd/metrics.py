@@ -52,8 +52,7 @@ class MetricsShow(AgentLister):
         offer_formats(manager, "svg")
         return manager
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("guest", nargs="?", metavar="GUEST", help="uuid or name of a guest, or a class")
         parser.add_argument(
             "--since",
@@ -149,8 +148,7 @@ class TopCommand(AgentCommand):
     If the output is a file or a pipe, the command prints the screen once.
     """
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--interval",
             type=_positive_seconds,

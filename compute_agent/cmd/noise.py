@@ -84,8 +84,7 @@ class CpuNoiseList(AgentLister):
     on each CPU. The command then restores the settings of the tracer.
     """
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         which = parser.add_mutually_exclusive_group()
         which.add_argument(
             "--guest", help="uuid or name of the guest; all guests with dedicated CPUs by default"

@@ -41,8 +41,7 @@ _COLUMNS: Final = ("where", "subject", "change")
 class RunCommand(AgentLister):
     """Run the agent in the foreground until SIGTERM. With --dry-run, only list the changes of a start."""
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--dry-run",
             action="store_true",
