@@ -34,7 +34,6 @@ ByGuest = Mapping[str, Values]
 class GuestSettingsPlan:
     """The changes to the settings of guests that a revision demands.
 
-    :ivar changes: the values to set.
     :ivar applied: the values that count as applied after the changes.
     :ivar conflicts: a sentence for each setting that does not change, because it was changed on the host.
     :ivar unset: the names of settings to unset, by guest: the settings that only a former revision has.

@@ -151,7 +151,6 @@ class MemoryEvidence:
     :ivar gpus: the nodes with memory of NVIDIA GPUs.
     :ivar devices: the type of memory of those nodes that consist of a DAX device of a known type.
     :ivar speeds: the speed of each node from the firmware.
-    :ivar tiers: the kernel's memory tier of each node.
     :ivar has_cxl: whether the host has CXL devices with memory.
     """
 

@@ -93,8 +93,6 @@ class ProcessStat:
     """The fields of /proc/PID/stat that the agent uses.
 
     :ivar is_dead: whether the process is dead or a zombie.
-    :ivar parent: the pid of its parent.
-    :ivar session: the id of its session.
     :ivar start_time: the start in clock ticks since boot.
     :ivar cpu_seconds: the CPU time of all its threads since its start.
     """

@@ -51,7 +51,6 @@ class InventorySettings:
     If the ini file sets no allocation ratio, the field has the value of the option
     ``initial_*_allocation_ratio``. This ratio applies only to new inventories.
 
-    :ivar provider_tree: the shape of the tree.
     :ivar reserved_huge_pages: the number of reserved pages by NUMA node and page size in KiB.
     :ivar configured: the names of the options that the ini file sets.
     """

@@ -217,7 +217,6 @@ class FindingKind(enum.StrEnum):
 class AuditedGuest:
     """A guest that runs on this host, with the values that the audit compares.
 
-    :ivar vcpus: the number of guest CPUs.
     :ivar location: the CPUs on which the guest runs.
     :ivar dedicated: the number of guest CPUs that have dedicated CPUs according to the flavor; None if
         unknown.
@@ -260,8 +259,6 @@ class AuditFinding:
 
     :ivar consumer: the uuid of the guest or other consumer.
     :ivar name: the name of the guest; empty if the consumer has no guest.
-    :ivar allocation: the allocation of the consumer on this host.
-    :ivar detail: explains the difference.
     """
 
     kind: FindingKind

@@ -120,7 +120,6 @@ class ReportOutcome:
     """The outcome of one report.
 
     :ivar sent: the number of accepted changes.
-    :ivar refusals: the refused changes.
     """
 
     sent: int = 0

@@ -173,13 +173,10 @@ def _with_reserved(node: ProviderNode, reserved: Mapping[tuple[str, str], int]) 
 class WithheldUnits:
     """The result of withholding units of one resource class on a provider.
 
-    :ivar uuid: the uuid of the provider.
-    :ivar name: the name of the provider.
     :ivar asked: the units that the configuration withholds.
     :ivar own: the units that are reserved for other reasons.
     :ivar reserved: all reserved units.
     :ivar held: the amount that consumers hold.
-    :ivar ratio: the allocation ratio of the inventory.
     :ivar foreign: whether another program has set ``reserved`` through the API. That value stays.
     """
 
