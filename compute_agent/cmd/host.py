@@ -291,7 +291,7 @@ class ConfigCheck(ShowOne):
                 "policy": policy_of(conf, owner.beside),
                 "watermarks": [watermark.name for watermark in rules.watermarks] if rules else [],
                 "guests": guests,
-                "inventories": [dict(zip(_DERIVED, row, strict=True)) for row in inventories],
+                "inventories": inventories,
                 "warnings": [
                     *sets.warnings,
                     *node_overlaps(topology.numa_nodes),
@@ -359,10 +359,10 @@ the state folder.
 """
 
 
-def _inventory_rows(tree: ProviderTree) -> list[tuple[Any, ...]]:
+def _inventory_rows(tree: ProviderTree) -> list[dict[str, Any]]:
     """A row with the columns ``_DERIVED`` for each inventory of a provider tree."""
     return [
-        (node.name, name, *(to_api(inventory)[key] for key in _AMOUNTS))
+        {"provider": node.name, "resource_class": name, **to_api(inventory)}
         for node in tree.nodes
         for name, inventory in sorted(node.inventories.items())
     ]
@@ -384,7 +384,7 @@ class InventoryShow(AgentLister):
             conf = self.load_conf()
             owner, *_ = _root_owner(conf, None)
             host_state = build_host_state(conf, None, PLACEHOLDER, open_resctrl(conf).control, owner)
-            return _DERIVED, _inventory_rows(host_state.tree)
+            return _DERIVED, [tuple(row.values()) for row in _inventory_rows(host_state.tree)]
         return ("provider", "kind", "name", "derived", "reported", "differs", "set_by"), _comparison_rows(
             self.ask_daemon("inventory")
         )
