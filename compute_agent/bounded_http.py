@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import socket
 import ssl
 import threading
@@ -10,16 +11,16 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 from urllib.parse import urlsplit
 
-from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, start_timer
+from compute_agent.threads import ONCE, ThreadSpec, start_timer
 
 DEADLINE_THREAD: Final = ThreadSpec(
     "http deadline",
     ONCE,
     "shuts down a connection when the time of its answer is over",
-    NO_LOCK,
+    "that of the connection's sockets",
     "nothing",
 )
 
@@ -154,40 +155,78 @@ def _connect(host: str, port: int, end: float) -> socket.socket:
     raise failure
 
 
+class ConnectionWatch:
+    """Shuts down connections at a deadline, whatever the state of the connections is.
+
+    A timeout of a socket would not limit the whole time, because the timeout starts again with each byte.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        """Start the timer; the connections are attached later.
+
+        :raises RuntimeError: no thread can be started for the deadline.
+        """
+        self.has_expired = False
+        # The thread of the timer can shut sockets down while another thread attaches new ones.
+        self._lock = threading.Lock()
+        self._twins: list[socket.socket] = []
+        self._timer = start_timer(DEADLINE_THREAD, seconds, self._end_connections)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._timer.cancel()
+        with self._lock:
+            for twin in self._twins:
+                twin.close()
+            self._twins.clear()
+
+    def attach_socket(self, connected: socket.socket) -> None:
+        """Watch a connection by a second descriptor.
+
+        TLS and ``Connection: close`` close the first descriptor during an answer.
+        """
+        twin = socket.socket(fileno=os.dup(connected.fileno()))
+        with self._lock:
+            self._twins.append(twin)
+            # If the deadline has passed before this connection was made, the connection is shut down at once.
+            if self.has_expired:
+                _shut_down(twin)
+
+    def _end_connections(self) -> None:
+        with self._lock:
+            self.has_expired = True
+            for twin in self._twins:
+                _shut_down(twin)
+
+
+def _shut_down(twin: socket.socket) -> None:
+    with suppress(OSError):  # not connected any more
+        twin.shutdown(socket.SHUT_RDWR)
+
+
 @contextmanager
 def _ended_in_time(plain: socket.socket, left: float, deadline: float) -> Iterator[None]:
-    """A context that shuts a connection down after ``left`` seconds.
-
-    A timeout of the socket would not limit the whole time, because the timeout starts again with each byte.
+    """A context that shuts a connection down after ``left`` seconds, and closes it at the end.
 
     :raises TimeoutError: the connection was still in use after ``left`` seconds.
     :raises OSError: no thread can be started for the deadline.
     """
-    late = threading.Event()
-    # The timer needs a second descriptor, because wrapping in TLS detaches the original socket.
-    with plain, plain.dup() as same:
-
-        def end_connection() -> None:
-            late.set()
-            with suppress(OSError):  # the other side has closed it
-                same.shutdown(socket.SHUT_RDWR)
-
+    with plain:
         try:
-            timer = start_timer(DEADLINE_THREAD, left, end_connection)
+            watch = ConnectionWatch(left)
         except RuntimeError as error:
             raise OSError(f"the deadline of the answer cannot be watched: {error}") from error
-        try:
-            yield
-        except (OSError, http.client.HTTPException, ValueError):
-            # If ``late`` is set, the timer has shut the connection down, and the error below reports the
-            # timeout.
-            if not late.is_set():
-                raise
-        finally:
-            timer.cancel()
-            # A timer that still runs could shut down another socket that has got the same descriptor.
-            timer.join()
-    if late.is_set():
+        with watch:
+            watch.attach_socket(plain)
+            try:
+                yield
+            except (OSError, http.client.HTTPException, ValueError):
+                # After the deadline, the error below reports the timeout.
+                if not watch.has_expired:
+                    raise
+    if watch.has_expired:
         raise TimeoutError(late_message(deadline))
 
 

@@ -81,7 +81,6 @@ def parse(version: int, content: bytes, read: Callable[[Any], T]) -> T:
 class MappingFormat(Generic[T]):
     """The format of a file with one value for each name, such as the state of each zone by its uuid.
 
-    :ivar version: the version of the format.
     :ivar key: the name of the mapping in the document.
     :ivar write_value: converts a value to JSON.
     :ivar read_value: converts JSON to a value; raises ValueError if it is wrong.

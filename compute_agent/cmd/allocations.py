@@ -37,8 +37,7 @@ class AllocationsRestore(AgentLister):
     [placement]. The exit status is 1 if an allocation could not be restored.
     """
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--dry-run", action="store_true", help="list the changes, and make none")
         parser.add_argument(
             "files",
@@ -113,8 +112,7 @@ class AuditCommand(AgentLister):
     METHOD = "audit"
     COLUMNS = ("finding", "consumer", "name", "resources", "detail", "remedy", "outcome")
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--heal",
             action="store_true",

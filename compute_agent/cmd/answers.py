@@ -121,8 +121,7 @@ class ReshapeCommand(AgentLister):
     METHOD = "reshape"
     PARAMS = ("dry_run",)
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--dry-run", action="store_true", help="list the allocations to move, and move none"
         )

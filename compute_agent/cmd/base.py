@@ -49,10 +49,10 @@ class ConfigMixin:
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The parser of the command line, with the options of cliff and of the command."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)  # type: ignore[misc]  # of cliff's
-        self.add_options(parser)
+        self._add_options(parser)
         return parser
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's own options and arguments; this base class has none."""
 
     def run(self, parsed_args: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ _POLL_SECONDS: Final = 0.5
 
 
 class _EventLister(AgentLister):
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--follow",
             action="store_true",
@@ -69,8 +69,6 @@ class _EventLister(AgentLister):
     def _why_empty(self, events: list[AgentEvent], wanted: argparse.Namespace) -> str:
         """The reason why the list is empty, as a sentence.
 
-        :param events: all stored events.
-        :param wanted: the arguments of the command.
         :raises RequestError: no event of the guest is stored, and the daemon does not know the guest.
         """
         about = [event for event in events if _is_about(event, wanted.guest)]
@@ -100,9 +98,8 @@ class EventList(_EventLister):
     The command reads the events that are stored on this host. The command needs no running daemon.
     """
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
-        super().add_options(parser)
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
+        super()._add_options(parser)
         parser.add_argument(
             "--guest", metavar="GUEST", help="list only events of this guest; uuid or name of the guest"
         )
@@ -122,9 +119,8 @@ class GuestHistory(_EventLister):
     The command reads the events that are stored on this host. The command needs no running daemon.
     """
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's arguments."""
-        super().add_options(parser)
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
+        super()._add_options(parser)
         parser.add_argument("guest", help="uuid or name")
         parser.set_defaults(since=0.0)
 

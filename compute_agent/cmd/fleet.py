@@ -36,8 +36,7 @@ class _SigningCommand(ShowOne):
 class FleetKey(_SigningCommand):
     """Show the public key of a private key for signing. If the private key does not exist, make it."""
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the argument for the key file."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "file",
             type=Path,
@@ -77,8 +76,7 @@ class FleetSign(_SigningCommand):
     this host.
     """
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments for the settings, the key and the target folder."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("settings", type=Path, help="ini file with the settings")
         parser.add_argument("--key", type=Path, required=True, help="file of the private key")
         parser.add_argument("--group", required=True, help="group of hosts")
@@ -125,8 +123,7 @@ class FleetSign(_SigningCommand):
 class FleetShow(_SigningCommand):
     """Show the group and generation of a signed file, if one of the keys signed it."""
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments for the file and the keys."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("file", type=Path)
         parser.add_argument(
             "--public-key",

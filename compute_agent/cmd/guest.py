@@ -86,7 +86,7 @@ def _given_options(parsed_args: argparse.Namespace, *names: str) -> dict[str, An
 class _GuestStart(ShowOne):
     """Base class of commands that start or adopt a guest. Adds the options that only a new guest can have."""
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--uuid", help="consumer uuid of the allocation that the guest uses; default: a new uuid"
         )
@@ -108,9 +108,8 @@ class GuestRun(_GuestStart):
 
     METHOD = "guest.run"
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
-        super().add_options(parser)
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
+        super()._add_options(parser)
         parser.add_argument(
             "--env",
             action="append",
@@ -136,9 +135,8 @@ class GuestAdopt(_GuestStart):
 
     METHOD = "guest.adopt"
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
-        super().add_options(parser)
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
+        super()._add_options(parser)
         origin = parser.add_mutually_exclusive_group(required=True)
         origin.add_argument("--pid", type=int, help="process id")
         origin.add_argument(
@@ -171,7 +169,7 @@ class GuestList(AgentLister):
 class _OneGuest(ShowOne):
     PARAMS: ClassVar[tuple[str, ...]] = ("guest",)
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("guest", help="uuid or name")
 
 
@@ -199,8 +197,7 @@ class GuestVerify(AgentLister):
     COLUMNS = ("guest", "name", "kind", "state", "promised", "found")
     EMPTY = "Nothing so far: no guest has a promise."
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's arguments."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("guest", nargs="?", help="uuid or name; all guests by default")
 
     def request_params(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
@@ -224,9 +221,8 @@ class GuestSet(_OneGuest):
 
     METHOD = "guest.set"
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
-        super().add_options(parser)
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
+        super()._add_options(parser)
         _add_settings(parser)
         parser.add_argument(
             "--unset",
@@ -253,9 +249,8 @@ class GuestLimit(_OneGuest):
     METHOD = "guest.limit"
     PARAMS = ("guest", "cpus")
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
-        super().add_options(parser)
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
+        super()._add_options(parser)
         limit = parser.add_mutually_exclusive_group(required=True)
         limit.add_argument(
             "--cpus",
@@ -285,9 +280,8 @@ class GuestMove(_OneGuest):
     METHOD = "guest.move"
     PARAMS = ("guest", "dry_run")
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
-        super().add_options(parser)
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
+        super()._add_options(parser)
         parser.add_argument(
             "--dry-run",
             action="store_true",

@@ -120,8 +120,7 @@ class TopologyShow(ShowOne):
         offer_formats(manager, "svg", "tree")
         return manager
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--svg", metavar="FILE", type=Path, help="also write a picture to FILE")
         parser.add_argument(
             "--noise",
@@ -292,7 +291,7 @@ class ConfigCheck(ShowOne):
                 "policy": policy_of(conf, owner.beside),
                 "watermarks": [watermark.name for watermark in rules.watermarks] if rules else [],
                 "guests": guests,
-                "inventories": [dict(zip(_DERIVED, row, strict=True)) for row in inventories],
+                "inventories": inventories,
                 "warnings": [
                     *sets.warnings,
                     *node_overlaps(topology.numa_nodes),
@@ -335,7 +334,6 @@ def _tree_shape(conf: cfg.ConfigOpts, owner: RootOwner) -> str:
 def _stray_warnings(path: Path, sets: CpuSets, reachable: CpuSet) -> list[str]:
     """A warning for each guest in the agent's state that holds CPUs outside the CPU sets.
 
-    :param path: the state file of the agent.
     :param reachable: the usable CPUs, without those that the agent must not use.
     """
     try:
@@ -361,10 +359,10 @@ the state folder.
 """
 
 
-def _inventory_rows(tree: ProviderTree) -> list[tuple[Any, ...]]:
+def _inventory_rows(tree: ProviderTree) -> list[dict[str, Any]]:
     """A row with the columns ``_DERIVED`` for each inventory of a provider tree."""
     return [
-        (node.name, name, *(to_api(inventory)[key] for key in _AMOUNTS))
+        {"provider": node.name, "resource_class": name, **to_api(inventory)}
         for node in tree.nodes
         for name, inventory in sorted(node.inventories.items())
     ]
@@ -373,8 +371,7 @@ def _inventory_rows(tree: ProviderTree) -> list[tuple[Any, ...]]:
 class InventoryShow(AgentLister):
     """Compare the inventories and traits that the agent derives for this host with the ones in Placement."""
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--derived",
             action="store_true",
@@ -387,7 +384,7 @@ class InventoryShow(AgentLister):
             conf = self.load_conf()
             owner, *_ = _root_owner(conf, None)
             host_state = build_host_state(conf, None, PLACEHOLDER, open_resctrl(conf).control, owner)
-            return _DERIVED, _inventory_rows(host_state.tree)
+            return _DERIVED, [tuple(row.values()) for row in _inventory_rows(host_state.tree)]
         return ("provider", "kind", "name", "derived", "reported", "differs", "set_by"), _comparison_rows(
             self.ask_daemon("inventory")
         )
@@ -439,8 +436,7 @@ class HostDisable(ShowOne):
     METHOD = "host.disable"
     PARAMS = ("reason",)
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--reason",
             required=True,
@@ -463,8 +459,7 @@ class ConfigShow(AgentLister):
     Passwords and other secrets are not shown.
     """
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--all", action="store_true", help="also show options that have their default")
         parser.add_argument("--origin", action="store_true", help="show the file that sets each option")
 

@@ -16,7 +16,7 @@ _RESTART: Final = "libvirtd (or virtqemud) looks for hooks when it starts: resta
 class _HookCommand:
     """Base class of the commands of the hook. Adds the option for libvirt's folder of hooks."""
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--hooks",
             type=Path,

@@ -52,8 +52,7 @@ class MetricsShow(AgentLister):
         offer_formats(manager, "svg")
         return manager
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("guest", nargs="?", metavar="GUEST", help="uuid or name of a guest, or a class")
         parser.add_argument(
             "--since",
@@ -149,8 +148,7 @@ class TopCommand(AgentCommand):
     If the output is a file or a pipe, the command prints the screen once.
     """
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--interval",
             type=_positive_seconds,
@@ -186,7 +184,6 @@ def _read_agent(tell: Callable[[str], Any], samples: Path) -> AgentSnapshot:
 
     :param tell: sends a request to the daemon, and returns the answer. The argument is the name of the
         request.
-    :param samples: the file with the stored samples.
     """
     now = time.strftime("%H:%M:%S")
     try:

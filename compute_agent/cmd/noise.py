@@ -72,10 +72,7 @@ def measure_noise(
 ) -> dict[int, CpuNoise]:
     """Measure the interruptions of CPUs, from counters at the beginning and at the end of a pause.
 
-    :param root: the root folder of the host's file system.
-    :param cpus: the CPUs to measure.
     :param threads: the ids of the threads of guest CPUs; their delays are measured.
-    :param seconds: the duration of the measurement.
     :raises ValueError: no time has passed.
     """
     reader = NoiseReader(root)
@@ -93,8 +90,7 @@ class CpuNoiseList(AgentLister):
     on each CPU. The command then restores the settings of the tracer.
     """
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         which = parser.add_mutually_exclusive_group()
         which.add_argument(
             "--guest", help="uuid or name of the guest; all guests with dedicated CPUs by default"

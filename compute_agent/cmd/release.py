@@ -32,8 +32,7 @@ class ReleaseCommand(AgentLister):
     again. The exit status is 1 if a change could not be undone.
     """
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--pins",
             action="store_true",

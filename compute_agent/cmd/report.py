@@ -70,8 +70,7 @@ class DefectReport(AgentCommand):
     and files, so read it before you send it. The daemon need not run.
     """
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--output",
             type=Path,

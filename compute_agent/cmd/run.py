@@ -41,8 +41,7 @@ _COLUMNS: Final = ("where", "subject", "change")
 class RunCommand(AgentLister):
     """Run the agent in the foreground until SIGTERM. With --dry-run, only list the changes of a start."""
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--dry-run",
             action="store_true",
@@ -98,8 +97,6 @@ def _by_fleet(own: cfg.ConfigOpts) -> AbstractContextManager[None]:
     """The context in which the agent starts.
 
     On a host with fleet settings, the context first provides a revision of these settings that can be used.
-
-    :param own: the configuration of the host's own files.
     """
     if not own.fleet.group:
         return nullcontext()

@@ -25,8 +25,7 @@ class WatermarkList(AgentLister):
         " all metrics."
     )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--metrics",
             action="store_true",
@@ -121,8 +120,7 @@ class WatermarkTest(AgentLister):
     COLUMNS = ("action", "guest", "name")
     EMPTY = "Nothing would be done: no threshold is exceeded, or all guests are protected."
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--usage",
             required=True,

@@ -105,7 +105,6 @@ def load(
 ) -> cfg.ConfigOpts:
     """Read the configuration from a command line and from files.
 
-    :param args: the arguments of the command line.
     :param config_files: the files to read; later files override earlier ones. With None, oslo.config finds
         the files, such as /etc/compute-agent/compute-agent.conf.
     :param below: files that each of the other files overrides, such as the applied revision of fleet

@@ -34,28 +34,20 @@ _SECTIONS: Final = {
     "watermark:NAME": BETA,
 }
 _OPTIONS: Final = {
-    ("guests", "claim"): EXPERIMENTAL,
-    ("guests", "claim_dedicated"): EXPERIMENTAL,
-    ("guests", "claim_grace"): EXPERIMENTAL,
-    ("guests", "claim_project"): EXPERIMENTAL,
-    ("guests", "claim_user"): EXPERIMENTAL,
-    ("guests", "end_notice"): EXPERIMENTAL,
-    ("guests", "label_settings"): EXPERIMENTAL,
-    ("guests", "no_room"): EXPERIMENTAL,
-    ("guests", "unit_settings"): EXPERIMENTAL,
-    ("qos_class:NAME", "core_scheduling"): EXPERIMENTAL,
-    ("qos_class:NAME", "isolation"): EXPERIMENTAL,
-    ("qos_class:NAME", "realtime_priority"): EXPERIMENTAL,
-    ("qos_class:NAME", "reclaimed_cap"): EXPERIMENTAL,
+    "guests": (
+        *("claim", "claim_dedicated", "claim_grace", "claim_project", "claim_user", "end_notice"),
+        *("label_settings", "no_room", "unit_settings"),
+    ),
+    "qos_class:NAME": ("core_scheduling", "isolation", "realtime_priority", "reclaimed_cap"),
 }
-"""The levels of options that differ from the level of their section."""
+"""The experimental options of sections that have another level."""
 
 
 def mark_options(section: str, options: Iterable[Any]) -> list[Any]:
     """Return the options of a section. The help of a beta or experimental option begins with its level."""
     marked = []
     for option in options:
-        level = _OPTIONS.get((section, option.dest), _SECTIONS.get(section))
+        level = EXPERIMENTAL if option.dest in _OPTIONS.get(section, ()) else _SECTIONS.get(section)
         if level is not None:
             option = copy.copy(option)
             option.help = f"{level}. {(option.help or '').lstrip()}"

@@ -64,7 +64,6 @@ def unknown_options(
 ) -> list[str]:
     """Sentences about lines of the files that have no effect, or another effect than they seem to have.
 
-    :param written: the values in the files.
     :param known: the names of the known options by section.
     :param free: the sections that can have any option. A name that ends in a colon stands for all sections
         with this prefix.
@@ -96,8 +95,6 @@ def value_error(section: str, option: str, error: Exception) -> cfg.ConfigFileVa
     """The error for a wrong value, with its section and file.
 
     The error has a hint if the value seems to contain a comment.
-
-    :param error: the error of oslo.config.
     """
     where, _, reason = str(error).rpartition(" is not valid: ")
     file = _FILE.search(where)

@@ -201,7 +201,6 @@ def with_file(conf: cfg.ConfigOpts, below: Path) -> cfg.ConfigOpts:
 def revision_problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
     """A sentence for each forbidden or unknown option of a revision.
 
-    :param path: the file with the revision.
     :param conf: the configuration of the host. It names the section with the agent's credentials for
         Placement.
     :raises cfg.Error: the file is not an ini file.
@@ -256,7 +255,6 @@ def starting_with_fleet(
     can repair the host. If no usable revision is found, the function only logs that.
 
     :param conf: the configuration of the host's own files.
-    :param check: checks the configuration with a revision.
     :param but_for: types of errors that would prevent a start with any settings. Such an error is not noted
         as a failed start.
     :raises ConfigError: a required option of ``[fleet]`` is missing or wrong.
@@ -317,7 +315,6 @@ def follow_source(
     """Read the source, and adopt its revision. Returns the revision; None if the host has already adopted it.
 
     :param conf: the configuration of the host, with or without a revision.
-    :param check: checks the configuration with the offered revision.
     :raises FleetError: the source cannot be read, or its revision is refused. The adopted revision stays in
         force.
     """

@@ -34,7 +34,6 @@ ByGuest = Mapping[str, Values]
 class GuestSettingsPlan:
     """The changes to the settings of guests that a revision demands.
 
-    :ivar changes: the values to set.
     :ivar applied: the values that count as applied after the changes.
     :ivar conflicts: a sentence for each setting that does not change, because it was changed on the host.
     :ivar unset: the names of settings to unset, by guest: the settings that only a former revision has.
@@ -88,10 +87,6 @@ def plan_settings(wanted: ByGuest, applied: ByGuest, present: ByGuest) -> GuestS
     """Compare the settings of all guests with those of a revision, and return the changes.
 
     The plan drops the applied values of guests that are gone.
-
-    :param wanted: the values of the revision.
-    :param applied: the last applied values.
-    :param present: the present values of all guests.
     """
     changes: dict[str, dict[str, str | int | bool]] = {}
     after: dict[str, dict[str, str | int | bool]] = {}

@@ -149,7 +149,6 @@ _REFERENCE: Final = "$"
 def refusal_reason(offered: FleetRevision, group: str, known: Iterable[FleetRevision], now: datetime) -> str:
     """The reason why a host refuses a revision; empty if the host may adopt it.
 
-    :param group: the group of the host.
     :param known: the earlier revisions of the host: the adopted revision and the last refused revision.
     """
     if offered.group != group:

@@ -45,7 +45,6 @@ def sign_revision(signed: bytes, private: bytes) -> bytes:
     """Sign a revision, and return the content of its file.
 
     :param signed: the result of :func:`revision.write`.
-    :param private: the private key in PEM format.
     :raises FleetError: the file is too large, or the key is wrong.
     """
     signature = base64.b64encode(_load_private_key(private).sign(_PURPOSE + signed))

@@ -29,8 +29,6 @@ SOURCE_THREAD: Final = ThreadSpec(
     "the source",
 )
 
-_HTTPS: Final = "https"
-
 
 @dataclass(frozen=True, slots=True)
 class TlsIdentity:
@@ -66,7 +64,7 @@ def check_source(source: str) -> None:
         return
     try:
         parts = urlsplit(source)
-        usable = parts.scheme == _HTTPS and bool(parts.hostname) and parts.port != 0
+        usable = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
     except ValueError as error:
         raise FleetError(f"[fleet] source = {source}: {error}") from error
     if not usable or parts.query or parts.fragment or parts.username or not source.isascii():
@@ -76,7 +74,6 @@ def check_source(source: str) -> None:
 def fetch(source: str, group: str, secured: TlsIdentity, deadline: float = DEADLINE) -> bytes:
     """Read the file of a group from a source.
 
-    :param secured: the certificates for a source over HTTPS.
     :param deadline: the maximum seconds for the whole answer.
     :raises SourceError: the source cannot be read at present.
     :raises FleetError: the source has a wrong form, or the agent's own key cannot be used.

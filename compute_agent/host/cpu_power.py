@@ -37,8 +37,6 @@ class FrequencyDomain:
     """A set of CPUs that always have the same frequency (a policy of cpufreq), and the possible settings.
 
     :ivar folder: the folder of the policy, relative to the root.
-    :ivar driver: the name of the cpufreq driver.
-    :ivar governors: the governors that the kernel offers.
     :ivar preferences: the energy preferences that the driver offers; empty if it offers none.
     :ivar min_khz: the lowest frequency of the hardware.
     :ivar base_khz: the guaranteed frequency without turbo; None if unknown.

@@ -53,7 +53,6 @@ class CycleCounters(Protocol):
     @property
     def missing_reason(self) -> str:
         """The reason why nothing can be counted; empty if counting works, and before the first read."""
-        ...
 
     def read(self, threads: Collection[int]) -> Mapping[int, ThreadCycles]:
         """The counts of these threads.
@@ -62,7 +61,6 @@ class CycleCounters(Protocol):
 
         The result has no entry for threads that have ended or cannot be counted.
         """
-        ...
 
 
 class PerfEvents:

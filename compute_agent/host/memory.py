@@ -151,7 +151,6 @@ class MemoryEvidence:
     :ivar gpus: the nodes with memory of NVIDIA GPUs.
     :ivar devices: the type of memory of those nodes that consist of a DAX device of a known type.
     :ivar speeds: the speed of each node from the firmware.
-    :ivar tiers: the kernel's memory tier of each node.
     :ivar has_cxl: whether the host has CXL devices with memory.
     """
 
@@ -165,10 +164,7 @@ class MemoryEvidence:
 
 
 def read_evidence(files: SysFiles, nodes: Iterable[NumaNode], tiers: Mapping[int, int]) -> MemoryEvidence:
-    """Read the files about the memory of nodes.
-
-    :param tiers: the kernel's memory tier of each node.
-    """
+    """Read the files about the memory of nodes."""
     devices: dict[int, MemoryType] = {}
     special: set[int] = set()
     # A DAX device with another driver is a file for programs, and its memory belongs to no node.

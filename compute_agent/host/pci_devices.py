@@ -118,7 +118,6 @@ class PciDevice:
     :ivar iommu_group: the number of the IOMMU group; None means that the IOMMU is off, and no guest can have
         the device.
     :ivar driver: the name of the kernel's driver; empty if no driver is bound.
-    :ivar mdev_types: the types of mediated devices that the device can make.
     :ivar vgpu_type: the number of a virtual function's vGPU type, from NVIDIA's driver; 0 if the function has
         no type yet. None means that the driver has no such file.
     :ivar model: the model and serial number of an NVMe controller; empty for other devices.

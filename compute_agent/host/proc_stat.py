@@ -93,8 +93,6 @@ class ProcessStat:
     """The fields of /proc/PID/stat that the agent uses.
 
     :ivar is_dead: whether the process is dead or a zombie.
-    :ivar parent: the pid of its parent.
-    :ivar session: the id of its session.
     :ivar start_time: the start in clock ticks since boot.
     :ivar cpu_seconds: the CPU time of all its threads since its start.
     """
@@ -147,7 +145,6 @@ def has_capability(status: str, number: int) -> bool:
     """Whether a process may use a capability (capabilities(7)).
 
     :param status: the content of its /proc/PID/status.
-    :param number: the number of the capability.
     """
     match = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
     return match is not None and bool(int(match[1], 16) >> number & 1)

@@ -46,7 +46,6 @@ class CpuCore:
     """A core and its hardware threads.
 
     :ivar id: core_id, which is unique at most within its package.
-    :ivar package: the id of its package.
     :ivar kind: the kind of core of a hybrid processor: ``performance``, ``efficiency`` or ``low-power`` on
         x86, and ``capacity-N`` with the kernel's cpu_capacity elsewhere. None means that all cores of the
         host are of one kind.
@@ -79,7 +78,6 @@ class CpuCache:
     :ivar id: the number of the cache, which is unique among the caches of its level and type.
     :ivar size_kib: the size in KiB; None if the kernel does not show it.
     :ivar ways: the number of ways; None if the kernel does not show it.
-    :ivar cpus: the CPUs that share the cache.
     """
 
     level: int

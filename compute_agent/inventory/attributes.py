@@ -120,10 +120,7 @@ def heartbeat_attributes(reported: float, longest: int) -> Mapping[str, float]:
 
 
 def promise_attributes(broken: str) -> Mapping[str, str]:
-    """The attribute that shows broken promises of a host.
-
-    :param broken: the promises in words.
-    """
+    """The attribute that shows broken promises of a host."""
     return {BROKEN_PROMISES: broken[:MAX_TEXT]}
 
 
@@ -197,7 +194,6 @@ def guest_attributes(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str
     The numbers of guests and watermarks are limited. The first guests in the order of uuids, and the first
     watermarks in the order of names, get an attribute.
 
-    :param guests: the CPUs and cache ways of each guest.
     :param watermarks: a text with the thresholds of each watermark, by the name of its section.
     """
     # Consumers without a uuid are left out, because the name of the attribute ends with the uuid.
@@ -384,7 +380,6 @@ def neighbour_attributes(
     :param measured_at: the time of the measurement, in seconds since the epoch.
     :param interval: the longest usual time between two measurements, in seconds.
     :param caches: the use of each cache by the whole host, by its id.
-    :param limits: the limits by uuid of the guest.
     """
     known = [each for each in guests if is_uuid(each.consumer)]
     top = {

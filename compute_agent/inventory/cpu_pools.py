@@ -83,7 +83,6 @@ def lay_out_pools(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTop
 def list_pool_parts(positions: Positions, homes: Iterable[tuple[str | None, CpuSet]]) -> list[PoolPart]:
     """The parts of pools in each zone.
 
-    :param positions: the CPUs of each pool.
     :param homes: the name of each zone with the CPUs that belong to this zone; the name None stands for the
         host itself.
     """

@@ -51,7 +51,6 @@ class InventorySettings:
     If the ini file sets no allocation ratio, the field has the value of the option
     ``initial_*_allocation_ratio``. This ratio applies only to new inventories.
 
-    :ivar provider_tree: the shape of the tree.
     :ivar reserved_huge_pages: the number of reserved pages by NUMA node and page size in KiB.
     :ivar configured: the names of the options that the ini file sets.
     """
@@ -86,7 +85,6 @@ def derive_provider_tree(
     of a guest without Placement.
 
     :param platform: the capabilities of resctrl; None means that resctrl is not available.
-    :param pools: the CPUs of each pool.
     :raises ConfigError: the settings contradict the hardware of the host.
     """
     _check_settings(settings, root_name, pools)

@@ -95,9 +95,6 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
     If the entries select a physical function and also one of its virtual functions, the card would count
     twice. So such a physical function is left out, with a warning. A card is also left out if its virtual
     functions differ in class or traits, because one provider stands for all of them.
-
-    :param specs: the entries of ``[pci] device_spec``.
-    :param devices: the devices of the host.
     """
     known = tuple(devices)
     by_address = {device.address: device for device in known}
@@ -397,8 +394,6 @@ def junctions_of(paths: Mapping[str, Path]) -> Mapping[str, tuple[Path, ...]]:
     """The junctions above each device that get a provider, by the address of the device.
 
     The outermost junction comes first.
-
-    :param paths: the paths of the devices, by address.
     """
     cards: dict[Path, set[str]] = {}
     for address, path in paths.items():

@@ -127,10 +127,8 @@ class DeviceSpec:
 
     :ivar vendor_id: the vendor as four hexadecimal digits in lower case, or ``*`` for any.
     :ivar product_id: the product as four hexadecimal digits in lower case, or ``*`` for any.
-    :ivar address: the rule that selects devices by their address.
     :ivar resource_class: the resource class of the devices; empty means a class that names vendor and
         product.
-    :ivar traits: the traits of the provider of each device.
     :ivar neutrons: whether the devices belong to Neutron, so that the agent offers none of them.
     :ivar managed: whether libvirt binds the VFIO driver to the device; otherwise the operator must have bound
         that driver.

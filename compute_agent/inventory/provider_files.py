@@ -102,7 +102,6 @@ def read_provider_configs(location: str) -> ProviderConfigs:
 def gather_configs(contents: Mapping[Path, bytes]) -> ProviderConfigs:
     """Parse the contents of provider files.
 
-    :param contents: the content by path.
     :raises ConfigError: a file is wrong, or two files define the same provider.
     """
     found: dict[str, ProviderConfig] = {}
@@ -196,12 +195,13 @@ def _parse_provider(source: str, provider: Mapping[Any, Any], where: str) -> Pro
         raise ConfigError(
             f"{where}.identification.name is not a text of 1 to 200 characters: {_show_value(name)}"
         )
+    traits, in_traits = _additional_items(provider, "traits", where)
     return ProviderConfig(
         source,
         uuid or "",
         name or "",
         dict(_parse_inventories(*_additional_items(provider, "inventories", where))),
-        frozenset(_parse_traits(*_additional_items(provider, "traits", where))),
+        frozenset(_check_custom(trait, in_traits) for trait in traits),
     )
 
 
@@ -247,18 +247,13 @@ def _parse_inventory(amounts: Mapping[Any, Any], where: str) -> ProviderInventor
     return ProviderInventory(**found, allocation_ratio=float(ratio))
 
 
-def _parse_traits(additional: Iterable[Any], where: str) -> Iterator[str]:
-    for name in additional:
-        _check_custom(name, where)
-        yield name
-
-
-def _check_custom(name: Any, where: str) -> None:
+def _check_custom(name: Any, where: str) -> str:
     if not isinstance(name, str) or not _CUSTOM.fullmatch(name):
         raise ConfigError(
             f"{where} may only have names of CUSTOM_ and up to 248 of A-Z, 0-9 and _, and has"
             f" {_show_value(name)}"
         )
+    return name
 
 
 def _check_mapping(value: Any, where: str) -> Mapping[Any, Any]:

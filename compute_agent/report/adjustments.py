@@ -84,10 +84,8 @@ def settle_inventory(
 ) -> SettledInventory:
     """Decide which inventory of a resource class to report.
 
-    :param name: the resource class.
     :param derived: the inventory as the agent derives it from the host.
     :param has: the present inventory in Placement; None means that Placement has no such inventory.
-    :param written: the values that the agent may have written last.
     :param configured: the classes and fields that an option of the ini file sets.
     :param ratio_elsewhere: the allocation ratio of the class on other providers of the host; None if no other
         provider has the class.
@@ -172,8 +170,6 @@ def remember_written(
 
     If Placement shows the value of ``settled`` for a field, only this value is remembered. Otherwise all
     remembered values of the field stay, because an earlier request without an answer can still take effect.
-
-    :param claimed: the values remembered so far.
     """
     sure = {
         (name, field, value)

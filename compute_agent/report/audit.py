@@ -217,7 +217,6 @@ class FindingKind(enum.StrEnum):
 class AuditedGuest:
     """A guest that runs on this host, with the values that the audit compares.
 
-    :ivar vcpus: the number of guest CPUs.
     :ivar location: the CPUs on which the guest runs.
     :ivar dedicated: the number of guest CPUs that have dedicated CPUs according to the flavor; None if
         unknown.
@@ -260,8 +259,6 @@ class AuditFinding:
 
     :ivar consumer: the uuid of the guest or other consumer.
     :ivar name: the name of the guest; empty if the consumer has no guest.
-    :ivar allocation: the allocation of the consumer on this host.
-    :ivar detail: explains the difference.
     """
 
     kind: FindingKind
@@ -316,7 +313,6 @@ def compare_holdings(
 ) -> list[AuditFinding]:
     """The differences between guests and their allocations, by kind, and the guests that migrate.
 
-    :param held: the allocations of all consumers on this host.
     :param inactive: the stopped guests of this host, which can hold allocations.
     :param migrations: the guest of each migration, by the migration's consumer.
     """

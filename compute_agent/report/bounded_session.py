@@ -9,13 +9,12 @@ Deadline and limit apply to Keystone and to Placement.
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
 
 import requests
@@ -24,7 +23,7 @@ from oslo_config import cfg
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from compute_agent.threads import ONCE, ThreadSpec, start_timer
+from compute_agent.bounded_http import ConnectionWatch
 
 MAX_ANSWER_BYTES: Final = 16 * 2**20
 """Maximum number of bytes of an answer after decompression. The tree of a host with 1,000 guests has about 1
@@ -52,14 +51,6 @@ _PIECE_BYTES: Final = 2**16
 
 _LOCAL: Final = threading.local()
 """Data of each thread: the ``deadline`` of the current report, and the ``watch`` of the current request."""
-
-WATCH_THREAD: Final = ThreadSpec(
-    "request watch",
-    ONCE,
-    "shuts down the connection of a request to Placement when its time is over",
-    "that of the request's sockets",
-    "nothing",
-)
 
 
 class AnswerTooLargeError(requests.RequestException):
@@ -106,13 +97,13 @@ class BoundedAdapter(TCPKeepAliveAdapter):
         super().__init__(**tls)
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        """Make connections that a :class:`_RequestWatch` can end."""
+        """Make connections that a :class:`ConnectionWatch` can end."""
         super().init_poolmanager(*arguments, **options)
         # urllib3 takes the class of its connections from the class of the pool.
         self.poolmanager.pool_classes_by_scheme = _POOLS
 
     def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
-        """Make connections to proxies that a :class:`_RequestWatch` can end."""
+        """Make connections to proxies that a :class:`ConnectionWatch` can end."""
         manager = super().proxy_manager_for(*arguments, **options)
         manager.pool_classes_by_scheme = _POOLS
         return manager
@@ -130,7 +121,8 @@ class BoundedAdapter(TCPKeepAliveAdapter):
         too_slow = AnswerTooSlowError(f"the answer was not complete after {max(0.0, seconds):.0f} s")
         if seconds <= 0:
             raise too_slow
-        with _RequestWatch(seconds) as watch:
+        with ConnectionWatch(seconds) as watch:
+            _LOCAL.watch = watch
             try:
                 response = super().send(request, *arguments, **options)
                 try:
@@ -150,6 +142,8 @@ class BoundedAdapter(TCPKeepAliveAdapter):
                 if isinstance(error, requests.RequestException):
                     raise
                 raise requests.ConnectionError(error, request=request) from error
+            finally:
+                _LOCAL.watch = None
             if watch.has_expired:  # a truncated answer without Content-Length looks complete
                 response.close()
                 raise too_slow
@@ -195,55 +189,6 @@ def _read_bounded(response: requests.Response) -> bytes:
     if content.count(b"{") + content.count(b"[") > MAX_CONTAINERS:
         raise AnswerTooLargeError(f"the answer has more than {MAX_CONTAINERS} objects and lists")
     return bytes(content)
-
-
-class _RequestWatch:
-    """Shuts down the connections of one request at its deadline, whatever the state of the connections is."""
-
-    def __init__(self, seconds: float) -> None:
-        self.has_expired = False
-        # The thread of the timer can shut sockets down while the thread of the request adds new ones.
-        self._lock = threading.Lock()
-        self._twins: list[socket.socket] = []
-        self._seconds = seconds
-        self._timer: threading.Timer | None = None
-
-    def __enter__(self) -> _RequestWatch:
-        _LOCAL.watch = self
-        self._timer = start_timer(WATCH_THREAD, self._seconds, self._end_request)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        _LOCAL.watch = None
-        if self._timer is not None:
-            self._timer.cancel()
-        with self._lock:
-            for twin in self._twins:
-                twin.close()
-            self._twins.clear()
-
-    def attach_socket(self, connected: socket.socket) -> None:
-        """Watch a connection by a second descriptor.
-
-        TLS and ``Connection: close`` close the first descriptor during an answer.
-        """
-        twin = socket.socket(fileno=os.dup(connected.fileno()))
-        with self._lock:
-            self._twins.append(twin)
-            # If the deadline has passed before this connection was made, the connection is shut down at once.
-            if self.has_expired:
-                _shut_down(twin)
-
-    def _end_request(self) -> None:
-        with self._lock:
-            self.has_expired = True
-            for twin in self._twins:
-                _shut_down(twin)
-
-
-def _shut_down(twin: socket.socket) -> None:
-    with suppress(OSError):  # not connected any more
-        twin.shutdown(socket.SHUT_RDWR)
 
 
 def _watch_socket(connected: Any) -> None:

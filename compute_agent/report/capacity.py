@@ -47,12 +47,7 @@ class FreeCapacity:
     def __init__(
         self, derived: ProviderTree, inventories: Mapping[str, Mapping[str, ProviderInventory]], held: Held
     ) -> None:
-        """Compute the free amounts from inventories and allocations.
-
-        :param derived: the provider tree of the host.
-        :param inventories: the inventories by provider uuid and resource class.
-        :param held: the allocations of all consumers.
-        """
+        """Compute the free amounts from inventories and allocations."""
         self.homes = _provider_homes(derived)
         """The providers of each resource class, each with the CPUs that are nearest to it."""
         self._names = {node.uuid: node.name for node in derived.nodes}
@@ -113,10 +108,7 @@ class FreeCapacity:
         return found
 
     def _free_amount(self, has: Mapping[str, Amounts], uuid: str, name: str) -> int:
-        """The amount of a resource class that a consumer can still take from a provider.
-
-        :param has: the present allocations of the consumer, by provider and resource class.
-        """
+        """The amount of a resource class that a consumer can still take from a provider."""
         inventory = self._inventories.get(uuid, {}).get(name)
         if inventory is None:
             return 0  # the provider is derived but not reported yet

@@ -62,6 +62,7 @@ def _combine_actions(
     """
     described: dict[str, dict[str, Any]] = {}
     after: dict[str, ReportedProvider] = {}
+    present = dict(providers)
     for action in actions:
         match action:
             case CreateProvider():
@@ -74,7 +75,8 @@ def _combine_actions(
                 fields = {"attributes": dict(attributes)}
             case _:  # A tree can neither rename, move nor remove a provider.
                 return None
-        after[action.uuid] = changed = _changed_provider(action, {**providers, **after})
+        changed = _changed_provider(action, present)
+        present[action.uuid] = after[action.uuid] = changed
         known = providers.get(action.uuid)
         place = {
             "uuid": changed.uuid,
@@ -118,7 +120,6 @@ class ReportOutcome:
     """The outcome of one report.
 
     :ivar sent: the number of accepted changes.
-    :ivar refusals: the refused changes.
     """
 
     sent: int = 0

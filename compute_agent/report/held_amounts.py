@@ -50,12 +50,11 @@ HeldAmount = Callable[[str, str], int]
 
 
 def keep_held_memory(
-    derived: ProviderTree, reported: Mapping[str, ReportedProvider], held_mb: Callable[[str], int]
+    derived: ProviderTree, reported: Mapping[str, ReportedProvider], held: HeldAmount
 ) -> tuple[ProviderTree, tuple[str, ...]]:
     """The tree that keeps held ``MEMORY_MB``, and a message about each provider that waits for memory.
 
-    :param held_mb: returns the held ``MEMORY_MB`` of a provider. A call costs a request on some servers, so
-        the function is called only for inventories that would shrink.
+    :param held: called only for inventories that would shrink: a call costs a request on some servers.
     """
     nodes, waiting = [], []
     for node in derived.nodes:
@@ -63,14 +62,16 @@ def keep_held_memory(
         own = node.inventories.get(MEMORY, ProviderInventory(0))
         # An inventory that does not shrink has room for the held amount, so no request is needed.
         if there is not None and there.total > own.total and _page_sizes(node):
-            held = held_mb(node.uuid)
+            taken = held(node.uuid, MEMORY)
             # The result is at most the present total: an inventory does not grow for held memory, even if
             # consumers hold more than it has.
-            needed = min(there.total, max(there.reserved, own.reserved) + ceil(held / there.allocation_ratio))
+            needed = min(
+                there.total, max(there.reserved, own.reserved) + ceil(taken / there.allocation_ratio)
+            )
             if needed > own.total:
                 inventories, pages = _with_memory(node, own, needed)
                 waiting.append(
-                    f"{full_name(node.name, node.uuid)}: {held} MEMORY_MB are held, but only {own.total} are"
+                    f"{full_name(node.name, node.uuid)}: {taken} MEMORY_MB are held, but only {own.total} are"
                     f" not in huge pages: {pages} huge pages are not offered until less memory is held"
                 )
                 node = replace(node, inventories=inventories)
@@ -109,7 +110,7 @@ def keep_held_cpus(
 ) -> tuple[ProviderTree, tuple[str, ...]]:
     """The tree with held CPUs reserved in other pools, and a message about each provider that waits for CPUs.
 
-    :param held: returns the held amount of a provider and resource class; called only for zones with pools.
+    :param held: called only for zones with pools.
     """
     groups: dict[str, list[ProviderNode]] = defaultdict(list)
     for node in derived.nodes:
@@ -173,13 +174,10 @@ def _with_reserved(node: ProviderNode, reserved: Mapping[tuple[str, str], int]) 
 class WithheldUnits:
     """The result of withholding units of one resource class on a provider.
 
-    :ivar uuid: the uuid of the provider.
-    :ivar name: the name of the provider.
     :ivar asked: the units that the configuration withholds.
     :ivar own: the units that are reserved for other reasons.
     :ivar reserved: all reserved units.
     :ivar held: the amount that consumers hold.
-    :ivar ratio: the allocation ratio of the inventory.
     :ivar foreign: whether another program has set ``reserved`` through the API. That value stays.
     """
 
@@ -229,8 +227,7 @@ def keep_withheld(
 
     Units are not reserved if consumers would then hold more than the capacity.
 
-    :param held: returns the held amount of a provider and resource class; called only for classes to
-        withhold.
+    :param held: called only for classes to withhold.
     """
     nodes: list[ProviderNode] = []
     found: list[WithheldUnits] = []
@@ -308,14 +305,11 @@ def beside_held(
     owned: Ownership,
     held: HeldAmount,
 ) -> tuple[ProviderTree, WithheldOffers]:
-    """The tree to report while guests hold their amounts, and the amounts that are not offered yet.
-
-    :param held: returns the held amount of a provider and resource class.
-    """
+    """The tree to report while guests hold their amounts, and the amounts that are not offered yet."""
     # Withheld units come last, because only units that are not reserved for other reasons can be withheld.
     tree, foreign = without_foreign_devices(derived, reported)
     left_out = frozenset(node.device for node in derived.nodes if tree.get(node.uuid) is None)
-    tree, pages = keep_held_memory(tree, reported, lambda uuid: held(uuid, "MEMORY_MB"))
+    tree, pages = keep_held_memory(tree, reported, held)
     tree, cpus = keep_held_cpus(tree, reported, held)
     tree, used = reserve_used_devices(tree, reported, held)
     tree, gone = keep_gone_devices(tree, reported, owned, held)
@@ -398,7 +392,6 @@ def keep_gone_devices(
     guests. The provider of a device for one use (``one_time_use``) stays after the use, too: the device can
     come back, and only the provider shows that it was used.
 
-    :param owned: the agent's own parts of providers.
     :return: the tree, and a message about each device that is gone.
     """
     nodes, waiting = [], []

@@ -41,11 +41,7 @@ Generations = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class AllocationLoss:
-    """A guest that holds another allocation on this host than before.
-
-    :ivar before: the former allocation.
-    :ivar now: the present allocation.
-    """
+    """A guest that holds another allocation on this host than before."""
 
     uuid: str
     name: str
@@ -57,7 +53,6 @@ class AllocationLoss:
 class OlderCopy:
     """The finding that Placement uses an older copy of its database.
 
-    :ivar reason: a text with the evidence.
     :ivar since: the time of the finding, in seconds since the epoch.
     """
 
@@ -146,10 +141,7 @@ class HeldAllocation:
 
 @dataclass(frozen=True, slots=True)
 class RestoredConsumer:
-    """The result of giving an allocation back to one consumer.
-
-    :ivar outcome: a text about the result.
-    """
+    """The result of giving an allocation back to one consumer."""
 
     held: HeldAllocation
     outcome: str

@@ -86,9 +86,6 @@ def plan_reshape(
     agent then keeps the allocation and its inventory. Foreign classes and providers stay unchanged.
 
     :param derived: the new tree of the host.
-    :param reported: the present providers in Placement.
-    :param owned: the agent's own parts of these providers.
-    :param held: the allocations of all consumers on these providers.
     :param locations: the CPUs of the guests that run here, by consumer.
     :param zones: the CPUs of providers by uuid, including removed ones. An allocation without a guest stays
         in its zone.

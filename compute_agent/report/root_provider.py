@@ -170,7 +170,6 @@ class HostMaintenance:
     """The last request, by an operator or ``compute-agent release``, to keep new guests away or let them in.
 
     :ivar off: whether new guests are kept away.
-    :ivar reason: the reason that the request gave.
     :ivar since: the time of the request, in seconds since the epoch.
     """
 

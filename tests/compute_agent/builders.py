@@ -12,6 +12,7 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.report.client import PlacementClient
 from compute_agent.report.transport import UNTYPED_MICROVERSION
 from tests.placement.builders import claim_body
 
@@ -31,6 +32,12 @@ def load_text(folder, text):
     path = folder / "agent.conf"
     path.write_text(text)
     return load_options(path)
+
+
+def make_client(tmp_path, url, more="connect_retries = 0\nstatus_code_retries = 0"):
+    """A client of the server at `url` without authentication. `more` has further options of [placement]."""
+    text = f"[placement]\nauth_type = none\nendpoint_override = {url}\n{more}\n"
+    return PlacementClient.from_conf(load_text(tmp_path, text))
 
 
 def make_pipeline(world, driver, metrics=None, save=lambda *saved: None, kind=GuestPipeline, recorder=None):

@@ -20,6 +20,9 @@ from tests.compute_agent.libvirtd import thread_cpus
 from tests.nursery import Nursery
 from tests.waits import wait_for
 
+QOS = "interval = 0.1\nevict_grace = 30"
+# The host uses more than a thousandth of its memory, and never all of it.
+FULL = "metric = memory_usage\nfor_samples = 1\ncool_down = 0\n"
 MAIN = [sys.executable, "-m", "compute_agent.cmd.main"]
 SECONDS = 20
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.compute_agent.cmd.sections import FULL, QOS
+from tests.compute_agent.cmd.agents import FULL, QOS
 
 DISABLED, OURS, WATERMARK = "COMPUTE_STATUS_DISABLED", "CUSTOM_HOST_DISABLED", "CUSTOM_WATERMARK_REACHED"
 REASON = "new memory, ticket 4711"

@@ -5,8 +5,7 @@ import signal
 import pytest
 
 from compute_agent.report.answers import NotFoundError
-from tests.compute_agent.cmd.agents import scrape_metrics
-from tests.compute_agent.cmd.sections import FULL, QOS
+from tests.compute_agent.cmd.agents import FULL, QOS, scrape_metrics
 
 DISABLED = "COMPUTE_STATUS_DISABLED"
 

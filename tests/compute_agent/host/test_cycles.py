@@ -174,8 +174,7 @@ def test_a_refused_second_counter_closes_the_first():
 
 
 def test_too_many_threads_for_the_file_limit_are_not_counted(worker, monkeypatch):
-    # this limit is enough for one thread
-    monkeypatch.setattr(cycles.resource, "getrlimit", lambda which: (8, 8))
+    monkeypatch.setattr(cycles.resource, "getrlimit", lambda which: (8, 8))  # the limit allows one thread
     counters = software_events()
     files = len(os.listdir("/proc/self/fd"))
     counters.read([worker.id])

@@ -12,10 +12,11 @@ import zlib
 import pytest
 from keystoneauth1.session import TCPKeepAliveAdapter
 
+from compute_agent.bounded_http import DEADLINE_THREAD
 from compute_agent.report import bounded_session
 from compute_agent.report.answers import PlacementError, UnavailableError
 from compute_agent.report.bounded_session import MAX_ANSWER_BYTES, round_deadline
-from tests.compute_agent.report.clients import make_client
+from tests.compute_agent.builders import make_client
 
 ROOT = json.dumps({"versions": [{"id": "v1.0", "min_version": "1.0", "max_version": "1.39"}]}).encode()
 
@@ -190,7 +191,7 @@ def test_a_watch_ends_with_its_request(serve, tmp_path):
     server = serve(head(Content_Length=len(ROOT)) + ROOT)
     assert make_client(tmp_path, server.url).chosen_microversion() == "1.39"
     for thread in threading.enumerate():
-        if thread.name == "request watch":
+        if thread.name == DEADLINE_THREAD.name:
             thread.join(10)
             assert not thread.is_alive()
 

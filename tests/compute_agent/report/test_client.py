@@ -16,8 +16,7 @@ from compute_agent.report.answers import (
     UnavailableError,
 )
 from compute_agent.report.client import PlacementClient
-from tests.compute_agent.builders import load_options, load_text
-from tests.compute_agent.report.clients import make_client
+from tests.compute_agent.builders import load_options, load_text, make_client
 
 UUID = "11111111-0000-4000-8000-000000000001"
 

@@ -31,7 +31,7 @@ def there(total, reserved=0, ratio=1.0):
 
 
 def settled(derived, reported, held):
-    found, waiting = keep_held_memory(derived, reported, lambda uuid: held)
+    found, waiting = keep_held_memory(derived, reported, lambda uuid, name: held)
     return found.nodes[1].inventories, waiting
 
 
@@ -53,14 +53,19 @@ def test_held_memory_stays_and_the_pages_in_it_wait():
 def test_held_amounts_are_not_read_after_the_memory_was_taken():
     derived = tree(8192, small=1024)
     asked = []
-    keep_held_memory(derived, there(6144), asked.append)
-    keep_held_memory(tree(4096), there(8192), asked.append)  # without pages memory that went is gone
+
+    def asked_for(uuid, name):
+        asked.append(name)
+        return 0
+
+    keep_held_memory(derived, there(6144), asked_for)
+    keep_held_memory(tree(4096), there(8192), asked_for)  # without pages memory that went is gone
     assert asked == []
 
 
 def test_a_host_that_is_new_has_all_as_derived():
     derived = tree(8192, small=1024)
-    assert keep_held_memory(derived, {}, lambda uuid: 1 / 0) == (derived, ())
+    assert keep_held_memory(derived, {}, lambda uuid, name: 1 / 0) == (derived, ())
 
 
 def test_a_node_that_is_all_pages_keeps_memory_as_long_as_it_is_held():
