@@ -199,7 +199,7 @@ class LibvirtConnection:
     def usual_owner(self) -> str:
         """The user that runs QEMU if a domain has no security label of its own.
 
-        :return: a user in the form of ``DomainDescription.owner``; empty for the libvirtd of a user's
+        :return: a user in the form of :func:`domain_metadata.read_owner`; empty for the libvirtd of a user's
             session.
         """
         # libvirtd is asked once for each connection: the capabilities are a long text, and the user rarely

@@ -34,7 +34,7 @@ from compute_agent.drivers.libvirt import domain_definition, qemu
 from compute_agent.drivers.libvirt.connection import LibvirtConnection
 from compute_agent.drivers.libvirt.domain_definition import RESTRICTIVE, MemoryBinding
 from compute_agent.drivers.libvirt.domain_memory import DomainMemory
-from compute_agent.drivers.libvirt.domain_metadata import read_flavor
+from compute_agent.drivers.libvirt.domain_metadata import DRIVER, read_flavor
 from compute_agent.drivers.libvirt.domain_table import DomainTable, ExpectedDomains
 from compute_agent.drivers.libvirt.helpers import STATE_FOLDER, HelperPins
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
@@ -66,7 +66,7 @@ GUESTS_THREAD: Final = ThreadSpec(
 class LibvirtDriver(PeerDriver):
     """The driver of guests that are domains of the libvirtd of this host."""
 
-    name = "libvirt"
+    name = DRIVER
     peer_name = "libvirtd"
     subjects = "Domains"
 
@@ -96,8 +96,8 @@ class LibvirtDriver(PeerDriver):
         # neither call libvirt nor wait for the driver's thread.
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._peer = self._connection = LibvirtConnection(uri, self._messages.put)
-        self._table = DomainTable(self.name, self._connection, self._report_change)
-        self._expected = ExpectedDomains(self.name, self._connection.usual_owner)
+        self._table = DomainTable(self._connection, self._report_change)
+        self._expected = ExpectedDomains(self._connection.usual_owner)
         self._oom = OomWatch()
         notes = ValueRecords(Path(os.devnull), "domain", True) if records is None else records
         self._memory = DomainMemory(self._connection, self._table, notes)
