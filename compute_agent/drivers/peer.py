@@ -98,8 +98,8 @@ def list_changes(before: Guest | None, now: Guest | None, same: bool, is_later: 
     """The changes to report after a subject was read again.
 
     :param before: the guest as it was known, or None.
-    :param now: the guest as it is now, or None.
-    :param same: whether both are the same run.
+    :param now: the present guest, or None.
+    :param same: whether the two guests are one run.
     :param is_later: whether the guest, if it was not known, has started since the driver began.
     """
     found = [] if before is None or same else [GuestChange(ChangeKind.STOPPED, before)]

@@ -194,10 +194,7 @@ class ContainerDriver(ForeignDriver):
             self._engine.kill_container(guest.details[CONTAINER])
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """Write ``cpuset.cpus`` of the group, and read it back.
-
-        Return the number of threads that had other CPUs before the call.
-        """
+        """Write ``cpuset.cpus`` of the group; see :meth:`ForeignDriver.apply_cpu_settings`."""
         if not self._group_of(guest).has_file(FILES[CPUS]):
             raise DriverError(
                 f"guest {guest} cannot be pinned: its control group does not have the controller cpuset"
@@ -237,10 +234,7 @@ class ContainerDriver(ForeignDriver):
         return found
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Set those values of block I/O that differ from ``wanted``, and read them back.
-
-        :raises DriverError: there are rates, but the kernel cannot limit the guest.
-        """
+        """Set those values of block I/O that differ; a guest that cannot have wanted rates is an error."""
         rated = wanted is not None and wanted.rates and wanted.devices
         if rated and not self._group_of(guest).has_file(FILES[RATES[0]]):
             raise DriverError(

@@ -1,8 +1,7 @@
 """A driver of guests that another program starts, each in a control group of its own.
 
-The other program (systemd, Podman or Docker) is the *peer*. A thread connects to the peer, follows its
-guests, and reports changes. The threads of a guest are the threads of all processes in its group. For each
-kind of guests, a subclass provides the peer, the table and the editor.
+The threads of a guest are the threads of all processes in its group. For each kind of guests, a subclass
+provides the peer, the table and the editor.
 """
 
 from __future__ import annotations
@@ -63,10 +62,7 @@ KILL_SECONDS: Final = 10.0
 
 
 class ForeignDriver(PeerDriver, UndividedThreads):
-    """The common parts of drivers of guests that other programs start.
-
-    A subclass sets the attributes of its peer, starts the thread, and then calls :meth:`_await_look`.
-    """
+    """The common parts of drivers of guests that other programs start, each in a control group of its own."""
 
     subjects = "Guests"
 
@@ -80,11 +76,9 @@ class ForeignDriver(PeerDriver, UndividedThreads):
         lock: Callable[[], None] = lambda: None,
         look_only: bool = False,
     ) -> None:
-        """Begin without a peer.
+        """Begin without a peer; see :class:`~compute_agent.drivers.peer.PeerDriver`.
 
         :param folders: the folders of the host; None means the defaults of :class:`HostFolders`.
-        :param look_interval: the time in seconds between two lists of all guests.
-        :param lock: called before each connection; raises DriverError if another agent manages the guests.
         :param look_only: whether the driver only reads, and changes neither guests nor records.
         """
         super().__init__(look_interval, lock)

@@ -386,10 +386,7 @@ class ProcessDriver(UndividedThreads):
         return changed
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """The CPU limits of the guest's group if they differ from ``wanted``, otherwise None.
-
-        :raises DriverError: ``wanted`` has a quota, and the guest has no group.
-        """
+        """The CPU limits of the guest's group if they differ from ``wanted``, otherwise None."""
         return guest_cgroup.other_limits(guest, self._group_of(guest), wanted)
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
