@@ -14,7 +14,7 @@ from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings, MemoryLimits, QuotaError
-from compute_agent.drivers.cgroup import IDLE, GuestCgroup
+from compute_agent.drivers.cgroup import IDLE, GuestCgroup, group_at
 from compute_agent.drivers.containers.container_state import PodRun, own_group, parse_run
 from compute_agent.drivers.containers.engine import CALL_SECONDS, ContainerEngine
 from compute_agent.drivers.containers.table import CONTAINER, POD, ContainerTable, run_of
@@ -63,7 +63,7 @@ class ContainerEditor(ValueEditor):
             raise DriverError(f"the control group of guest {guest} cannot be read: {error}") from error
 
     def _write_values(self, guest: Guest, writes: Values) -> None:
-        group = GuestCgroup(Path(guest.cgroup))
+        group = group_at(guest.cgroup)
         self._write_files(group, writes, f"guest {guest}")
         if left := self._differing_files(writes, read_texts(group, USUAL_NAMES | writes.keys())):
             raise DriverError(f"guest {guest}: the kernel did not accept {', '.join(sorted(left))}")

@@ -13,7 +13,6 @@ import queue
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from compute_agent.drivers import memory_limits, procfs
@@ -26,7 +25,7 @@ from compute_agent.drivers.base import (
     MemoryLimits,
     OomKill,
 )
-from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.cgroup import group_at
 from compute_agent.drivers.foreign import values
 from compute_agent.drivers.foreign.declared import MAX_MEMORY_MB
 from compute_agent.drivers.foreign.editor import (
@@ -105,15 +104,8 @@ class ForeignDriver(PeerDriver, UndividedThreads):
 
     # Running guests
 
-    def guests(self) -> Sequence[Guest]:
-        """The guests that run now.
-
-        :raises DriverError: the peer has not answered since the agent started.
-        """
-        if not self._listed:
-            raise DriverError(self.outage_reason)
-        # Processes are checked here, because the table learns of a guest's end only from the peer.
-        return [entry.guest for entry in self._table.living_entries()]
+    def _living_guests(self) -> Sequence[Guest]:
+        return [entry.guest for entry in self._table.all_entries() if entry.has_processes]
 
     def lost_guests(self) -> Mapping[str, str]:
         """The subjects that are perhaps guests but cannot be managed: a dict from the uuid to the reason."""
@@ -462,6 +454,6 @@ class ForeignDriver(PeerDriver, UndividedThreads):
 
     def _report_change(self, change: GuestChange) -> None:
         if change.kind in (ChangeKind.STARTED, ChangeKind.FOUND):
-            self._oom.begin_counting(change.guest.uuid, GuestCgroup(Path(change.guest.cgroup)))
+            self._oom.begin_counting(change.guest.uuid, group_at(change.guest.cgroup))
             self.announce_start(change.guest)
         super()._report_change(change)

@@ -115,17 +115,7 @@ class LibvirtDriver(PeerDriver):
 
     # Running guests
 
-    def guests(self) -> Sequence[Guest]:
-        """The domains that run now.
-
-        While libvirtd does not answer, the result contains the domains of the table that have a living
-        process.
-
-        :raises DriverError: libvirtd has not answered since the agent started.
-        """
-        if not self._listed:
-            raise DriverError(self.outage_reason)
-        # Processes are checked here, because the table notices ends only by events.
+    def _living_guests(self) -> Sequence[Guest]:
         return [it.guest for it in self._table.all_domains() if it.was_alive]
 
     def lost_guests(self) -> Mapping[str, str]:
