@@ -126,16 +126,10 @@ class DriverLock:
             try:
                 check_folder(self.mark.parent)
                 self._take_lock(self.mark)
-            except UnsafeFileError as error:
-                # Another user could replace the file and lock the agent out.
-                LOG.warning(
-                    "The agent cannot take its second lock against other agents in %s, and continues without"
-                    " it: %s",
-                    self.mark.parent,
-                    error,
-                )
             except OSError as error:
-                LOG.debug(
+                # If the folder is not safe, another user could replace the file and lock the agent out.
+                LOG.log(
+                    logging.WARNING if isinstance(error, UnsafeFileError) else logging.DEBUG,
                     "The agent cannot take its second lock against other agents in %s, and continues without"
                     " it: %s",
                     self.mark.parent,
