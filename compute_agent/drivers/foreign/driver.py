@@ -54,7 +54,6 @@ LOG = logging.getLogger(__name__)
 # The longest pause in seconds until deferred hints are handled.
 _DEFER_SECONDS: Final = 1.0
 
-_POLL_SECONDS: Final = 0.02
 _MIB: Final = 1 << 20
 KILL_SECONDS: Final = 10.0
 """The maximum time in seconds within which the processes of a guest must end after SIGKILL."""
@@ -139,12 +138,9 @@ class ForeignDriver(PeerDriver, UndividedThreads):
 
     def _await_end(self, entry: GuestEntry, seconds: float) -> bool:
         """Wait until a guest has ended with all its processes; return whether it has."""
-        deadline = time.monotonic() + seconds
-        while entry.is_alive or self._table.find_running(entry.guest) is not None:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_POLL_SECONDS)
-        return True
+        return procfs.await_end(
+            lambda: entry.is_alive or self._table.find_running(entry.guest) is not None, seconds
+        )
 
     @abc.abstractmethod
     def _begin_stop(self, guest: Guest, timeout: float) -> float:

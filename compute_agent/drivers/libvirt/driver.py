@@ -52,8 +52,6 @@ LOG = logging.getLogger(__name__)
 _LOOK_BATCH: Final = 8
 _LOOK_PAUSE: Final = 0.1
 
-_POLL_SECONDS: Final = 0.02
-
 GUESTS_THREAD: Final = ThreadSpec(
     "libvirt-guests",
     "when libvirtd reports a domain, and each 10 s for its definition; 0.1 to 2 s while it does not answer",
@@ -172,13 +170,10 @@ class LibvirtDriver(PeerDriver):
                 # A paused guest, for example, does not react to shutdown(). The code below destroys such a
                 # guest.
                 LOG.warning("A guest cannot shut down, and is destroyed after the grace period: %s", error)
-            while known.is_alive:
-                if time.monotonic() >= deadline:
-                    LOG.warning("Guest %s did not shut down within %s s, and is destroyed", guest, timeout)
-                    with self._table.on_domain(known, "cannot be destroyed") as domain:
-                        domain.destroy()
-                    return
-                time.sleep(_POLL_SECONDS)
+            if not procfs.await_end(lambda: known.is_alive, deadline - time.monotonic()):
+                LOG.warning("Guest %s did not shut down within %s s, and is destroyed", guest, timeout)
+                with self._table.on_domain(known, "cannot be destroyed") as domain:
+                    domain.destroy()
 
     # Inner parts: one guest
 

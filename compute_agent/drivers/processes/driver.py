@@ -14,9 +14,9 @@ import logging
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +35,6 @@ from compute_agent.model.resource import BlockIo
 
 LOG = logging.getLogger(__name__)
 
-_POLL_SECONDS: Final = 0.02
 # SIGKILL does not end a process in an uninterruptible wait, such as for a disk, before the wait is over.
 _KILL_SECONDS: Final = 10.0
 
@@ -225,25 +224,22 @@ class ProcessDriver(UndividedThreads):
         :raises DriverError: the guest does not end even after SIGKILL, for example while it waits for a disk.
         """
         record = self._table.known_record(guest.uuid)
-        deadline = time.monotonic() + timeout
+
+        def survives_kill() -> bool:
+            # The signal is sent again each time, because a process of the guest may have forked since then.
+            _signal_guest(record, signal.SIGKILL)
+            return self._table.is_alive(record)
+
         _signal_guest(record, signal.SIGTERM)
         # is_alive() also reads the exit status of a child. Otherwise an ended child would stay a zombie and
         # count as alive.
-        while self._table.is_alive(record) and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-        if self._table.is_alive(record):
+        if not procfs.await_end(partial(self._table.is_alive, record), timeout):
             LOG.warning("Guest %s did not end within %s s after SIGTERM, and gets SIGKILL", guest, timeout)
-            deadline = time.monotonic() + _KILL_SECONDS
-            while self._table.is_alive(record):
-                if time.monotonic() >= deadline:
-                    raise DriverError(
-                        f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL: it still waits in"
-                        " the kernel"
-                    )
-                # The signal is sent in each pass of the loop, because a process of the guest may have forked
-                # since the last pass.
-                _signal_guest(record, signal.SIGKILL)
-                time.sleep(_POLL_SECONDS)
+            if not procfs.await_end(survives_kill, _KILL_SECONDS):
+                raise DriverError(
+                    f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL: it still waits in the"
+                    " kernel"
+                )
         # The end is handled here, so that the guest is no longer listed when stop() returns. GuestGoneError
         # means that the watch thread has already handled the end.
         with contextlib.suppress(GuestGoneError):
