@@ -97,7 +97,7 @@ class GuestPeer(Protocol):
 def list_changes(before: Guest | None, now: Guest | None, same: bool, is_later: bool) -> list[GuestChange]:
     """The changes to report after a subject was read again.
 
-    :param before: the guest as it was known, or None.
+    :param before: the guest that was known, or None.
     :param now: the present guest, or None.
     :param same: whether the two guests are one run.
     :param is_later: whether the guest, if it was not known, has started since the driver began.

@@ -431,12 +431,10 @@ class ProcessDriver(UndividedThreads):
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The limits of the guest's group and processes; None if they agree with the ``wanted`` limits."""
         record = self._table.running_record(guest.uuid)
-        todo, present, goal = self._compare_memory(record, wanted, self._recent_list(guest)[0])
-        return (
-            memory_limits.present_limits(record.own_group, wanted, present)
-            if todo or goal is not None
-            else None
-        )
+        todo, present, goal = self._compare_memory(guest, record, wanted, self._recent_list(guest)[0])
+        if not todo and goal is None:
+            return None
+        return memory_limits.present_limits(record.own_group, wanted, present)
 
     def memory_missing(self, guest: Guest, wanted: MemoryLimits) -> Sequence[str]:
         """Always empty: guests without a group are documented, and all other guests have all limits."""
@@ -450,7 +448,7 @@ class ProcessDriver(UndividedThreads):
         """
         record = self._table.running_record(guest.uuid)
         pids, group = list(_guest_threads(record)[0]), record.own_group
-        todo, _, score = self._compare_memory(record, wanted, pids)
+        todo, _, score = self._compare_memory(guest, record, wanted, pids)
         if not todo and score is None:
             return False
         try:
@@ -474,7 +472,7 @@ class ProcessDriver(UndividedThreads):
         return True
 
     def _compare_memory(
-        self, record: ProcessRecord, wanted: MemoryLimits, pids: Iterable[int]
+        self, guest: Guest, record: ProcessRecord, wanted: MemoryLimits, pids: Iterable[int]
     ) -> tuple[dict[str, int], int | None, int | None]:
         """The limits to write, by file, the present ``oom_score_adj``, and the score to write."""
         group = record.own_group
@@ -482,7 +480,7 @@ class ProcessDriver(UndividedThreads):
         # The score of a started guest comes from no other program: the guest inherits the score that the
         # agent's unit sets.
         is_own = not record.adopted or memory_limits.OOM_SCORE in record.limits
-        scores = self._scores.compare_scores(record.as_guest(), pids, wanted.oom_score_adj, is_own)
+        scores = self._scores.compare_scores(guest, pids, wanted.oom_score_adj, is_own)
         return todo, *scores
 
     # Block I/O
