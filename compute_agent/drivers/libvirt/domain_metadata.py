@@ -230,18 +230,18 @@ def _read_identity(root: ElementTree.Element) -> GuestIdentity:
     project, user = (instance.find(f"{prefix}owner/{prefix}{tag}") for tag in ("project", "user"))
     return GuestIdentity(
         display_name=_text(instance.find(f"{prefix}name")),
-        flavor=_attribute(flavor, "name"),
+        flavor=_read_attribute(flavor, "name"),
         extra_specs=_named_texts(flavor, f"{prefix}extraSpecs/{prefix}extraSpec"),
-        project_id=_attribute(project, "uuid"),
+        project_id=_read_attribute(project, "uuid"),
         project_name=_text(project),
-        user_id=_attribute(user, "uuid"),
+        user_id=_read_attribute(user, "uuid"),
         user_name=_text(user),
-        image_id=_attribute(image, "uuid") or _attribute(boot_image, "uuid"),
+        image_id=_read_attribute(image, "uuid") or _read_attribute(boot_image, "uuid"),
         image_properties=_named_texts(image, f"{prefix}properties/{prefix}property"),
     )
 
 
-def _attribute(element: ElementTree.Element | None, name: str) -> str:
+def _read_attribute(element: ElementTree.Element | None, name: str) -> str:
     return "" if element is None else element.get(name, "")
 
 
