@@ -48,6 +48,7 @@ _GROUPS: Final = Path("/sys/fs/cgroup")
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def _pass_on(method: Method) -> Method:
@@ -222,20 +223,17 @@ class CombinedDriver:
     @property
     def starting_driver(self) -> StartingDriver | None:
         """The first driver through which the agent can start guests; None if no driver can start guests."""
-        found = (driver.starting_driver for driver in self.drivers)
-        return next((one for one in found if one is not None), None)
+        return _first_of(driver.starting_driver for driver in self.drivers)
 
     @property
     def flavor_source(self) -> FlavorSource | None:
         """The flavors of the first driver that has flavors; None if no driver has flavors."""
-        found = (driver.flavor_source for driver in self.drivers)
-        return next((one for one in found if one is not None), None)
+        return _first_of(driver.flavor_source for driver in self.drivers)
 
     @property
     def expecting_driver(self) -> ExpectingDriver | None:
         """The object of the first driver with one that finds announced guests; None if no driver has one."""
-        found = (driver.expecting_driver for driver in self.drivers)
-        return next((one for one in found if one is not None), None)
+        return _first_of(driver.expecting_driver for driver in self.drivers)
 
     # Inner parts
 
@@ -304,6 +302,10 @@ class CombinedDriver:
         for other in others:
             sharing.add_guest(other)
         return sharing.find_other(guest) is not None
+
+
+def _first_of(found: Iterable[T | None]) -> T | None:
+    return next((one for one in found if one is not None), None)
 
 
 def _find_inner(guests: Iterable[Guest]) -> Mapping[str, Guest]:

@@ -126,16 +126,10 @@ class DriverLock:
             try:
                 check_folder(self.mark.parent)
                 self._take_lock(self.mark)
-            except UnsafeFileError as error:
-                # Another user could replace the file and lock the agent out.
-                LOG.warning(
-                    "The agent cannot take its second lock against other agents in %s, and continues without"
-                    " it: %s",
-                    self.mark.parent,
-                    error,
-                )
             except OSError as error:
-                LOG.debug(
+                # If the folder is not safe, another user could replace the file and lock the agent out.
+                LOG.log(
+                    logging.WARNING if isinstance(error, UnsafeFileError) else logging.DEBUG,
                     "The agent cannot take its second lock against other agents in %s, and continues without"
                     " it: %s",
                     self.mark.parent,
@@ -182,7 +176,9 @@ def libvirt_lock(conf: cfg.ConfigOpts, sockets: Sequence[Path], holder: str) -> 
 
 def cgroup_lock(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
     """The lock on the groups below ``[cgroup] root``."""
-    root = conf.cgroup.root
+    # Process guests without cgroups depend on the records in the state folder alone, which has its own lock.
+    if not (root := conf.cgroup.root):
+        return DriverLock(holder)
     return DriverLock(
         holder,
         f"the guests below {root}",
@@ -440,11 +436,6 @@ def _open_libvirt(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, h
     return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval, _lock_check(lock), records=records)
 
 
-def _lock_processes(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
-    # Process guests without cgroups depend on the records in the state folder alone, which has its own lock.
-    return cgroup_lock(conf, holder) if conf.cgroup.root else DriverLock(holder)
-
-
 def _open_processes(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, host: str) -> GuestDriver:
     look_only = lock is None
     # Opening the delegated group enables controllers, and a dry run must change nothing.
@@ -499,26 +490,23 @@ def _groups_unlimited(conf: cfg.ConfigOpts) -> str:
 
 
 def _processes_unlimited(conf: cfg.ConfigOpts) -> str:
-    reason = _without_groups(conf.cgroup.root)
-    return f"process guests without groups of their own cannot be limited: {reason}" if reason else ""
-
-
-def _without_groups(root: str | None) -> str:
-    """The reason why process guests have no cgroups with a CPU quota; empty if they have such cgroups."""
-    if not root:
-        return "[cgroup] root is not set"
-    try:
-        controllers = kernel_files.read_text(str(Path(root) / "cgroup.controllers")).split()
-    except OSError as error:
-        return f"[cgroup] root = {root} is not a group of cgroup v2 ({error.strerror})"
-    return "" if "cpu" in controllers else f"[cgroup] root = {root} does not have the controller cpu"
+    root, reason = conf.cgroup.root, "[cgroup] root is not set"
+    if root:
+        try:
+            controllers = kernel_files.read_text(str(Path(root) / "cgroup.controllers")).split()
+            if "cpu" in controllers:
+                return ""
+            reason = f"[cgroup] root = {root} does not have the controller cpu"
+        except OSError as error:
+            reason = f"[cgroup] root = {root} is not a group of cgroup v2 ({error.strerror})"
+    return f"process guests without groups of their own cannot be limited: {reason}"
 
 
 KINDS: Final[Mapping[str, DriverKind]] = {
     kind.name: kind
     for kind in (
         DriverKind(_LIBVIRT, _lock_domains, _open_libvirt, lambda conf: ""),
-        DriverKind(_PROCESS, _lock_processes, _open_processes, _processes_unlimited),
+        DriverKind(_PROCESS, cgroup_lock, _open_processes, _processes_unlimited),
         DriverKind(SystemdDriver.name, systemd_lock, _open_systemd, _groups_unlimited),
         _engine_kind(PODMAN),
         _engine_kind(DOCKER),

@@ -97,9 +97,9 @@ class GuestPeer(Protocol):
 def list_changes(before: Guest | None, now: Guest | None, same: bool, is_later: bool) -> list[GuestChange]:
     """The changes to report after a subject was read again.
 
-    :param before: the guest as it was known, or None.
-    :param now: the guest as it is now, or None.
-    :param same: whether both are the same run.
+    :param before: the guest that was known, or None.
+    :param now: the present guest, or None.
+    :param same: whether the two guests are one run.
     :param is_later: whether the guest, if it was not known, has started since the driver began.
     """
     found = [] if before is None or same else [GuestChange(ChangeKind.STOPPED, before)]
@@ -167,9 +167,18 @@ class PeerDriver(abc.ABC):
         """The name of this driver, if the peer has not answered since the agent started."""
         return frozenset() if self._listed else frozenset({self.name})
 
-    @abc.abstractmethod
     def guests(self) -> Sequence[Guest]:
-        """The guests that run now; see :meth:`compute_agent.drivers.base.RunningGuests.guests`."""
+        """The guests that run now, also while the peer does not answer.
+
+        :raises DriverError: the peer has not answered since the agent started.
+        """
+        if not self._listed:
+            raise DriverError(self.outage_reason)
+        return self._living_guests()
+
+    @abc.abstractmethod
+    def _living_guests(self) -> Sequence[Guest]:
+        """The guests of the table with living processes. The table learns of ends only from the peer."""
 
     def listed_guests(self) -> Sequence[Guest]:
         """The same as :meth:`guests`."""

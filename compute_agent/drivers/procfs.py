@@ -33,6 +33,9 @@ round. A round compares all settings of a guest within milliseconds.
 # agent lists them, the next reconcile pins the missing threads.
 MAX_PASSES: Final = 16
 
+# Seconds between two checks whether a guest has ended.
+_POLL_SECONDS: Final = 0.02
+
 # Clock ticks per second, the unit of start times in /proc. The kernel's timer may have another frequency.
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -120,6 +123,19 @@ def identify_process(pid: int) -> ProcessIdentity | None:
 def identify_recent(pid: int) -> ProcessIdentity | None:
     """The same as :func:`identify_process`; comparisons of one round share the reading."""
     return read_shared(pid, identify_process, pid)
+
+
+def await_end(is_running: Callable[[], bool], seconds: float) -> bool:
+    """Wait until something no longer runs, at most ``seconds``; return whether it has ended.
+
+    :param is_running: called again and again, until it returns False.
+    """
+    deadline = time.monotonic() + seconds
+    while is_running():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
 
 
 def oldest_process(pids: Iterable[int]) -> ProcessIdentity | None:

@@ -45,24 +45,16 @@ class UndividedThreads(abc.ABC):
         return guest.cgroup
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """Always empty: the guest has no guest CPUs."""
+        """Always empty: the guest has no guest CPUs, no emulator, and no helpers outside its processes."""
         self._check_running(guest)
         return {}
+
+    helper_affinity = emulator_threads = vcpu_affinity
 
     def emulator_affinity(self, guest: Guest) -> frozenset[int]:
         """Always empty: the guest has no emulator."""
         self._check_running(guest)
         return frozenset()
-
-    def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """Always empty: the guest has no helpers outside its own processes."""
-        self._check_running(guest)
-        return {}
-
-    def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """Always empty: the guest has no emulator."""
-        self._check_running(guest)
-        return {}
 
     def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
         """Always 0: the guest has no emulator threads to move."""

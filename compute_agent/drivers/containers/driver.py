@@ -14,7 +14,7 @@ from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings, MemoryLimits, QuotaError
-from compute_agent.drivers.cgroup import IDLE, GuestCgroup
+from compute_agent.drivers.cgroup import IDLE, GuestCgroup, group_at
 from compute_agent.drivers.containers.container_state import PodRun, own_group, parse_run
 from compute_agent.drivers.containers.engine import CALL_SECONDS, ContainerEngine
 from compute_agent.drivers.containers.table import CONTAINER, POD, ContainerTable, run_of
@@ -63,7 +63,7 @@ class ContainerEditor(ValueEditor):
             raise DriverError(f"the control group of guest {guest} cannot be read: {error}") from error
 
     def _write_values(self, guest: Guest, writes: Values) -> None:
-        group = GuestCgroup(Path(guest.cgroup))
+        group = group_at(guest.cgroup)
         self._write_files(group, writes, f"guest {guest}")
         if left := self._differing_files(writes, read_texts(group, USUAL_NAMES | writes.keys())):
             raise DriverError(f"guest {guest}: the kernel did not accept {', '.join(sorted(left))}")
@@ -194,10 +194,7 @@ class ContainerDriver(ForeignDriver):
             self._engine.kill_container(guest.details[CONTAINER])
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """Write ``cpuset.cpus`` of the group, and read it back.
-
-        Return the number of threads that had other CPUs before the call.
-        """
+        """Write ``cpuset.cpus`` of the group; see :meth:`ForeignDriver.apply_cpu_settings`."""
         if not self._group_of(guest).has_file(FILES[CPUS]):
             raise DriverError(
                 f"guest {guest} cannot be pinned: its control group does not have the controller cpuset"
@@ -237,10 +234,7 @@ class ContainerDriver(ForeignDriver):
         return found
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Set those values of block I/O that differ from ``wanted``, and read them back.
-
-        :raises DriverError: there are rates, but the kernel cannot limit the guest.
-        """
+        """Set those values of block I/O that differ; a guest that cannot have wanted rates is an error."""
         rated = wanted is not None and wanted.rates and wanted.devices
         if rated and not self._group_of(guest).has_file(FILES[RATES[0]]):
             raise DriverError(

@@ -78,12 +78,7 @@ class ContainerTable(GuestTable):
         guest_names: Collection[str] = (),
         whole_pods: bool = False,
     ) -> None:
-        """Begin without guests.
-
-        :param guest_names: patterns for names; a container with a matching name is a guest even without the
-            label.
-        :param whole_pods: whether a pod can be one guest.
-        """
+        """Begin without guests; see :class:`~compute_agent.drivers.containers.driver.ContainerDriver`."""
         super().__init__(driver, host, groups, report)
         self._guest_names = guest_names
         self._whole_pods = whole_pods
@@ -358,7 +353,7 @@ class ContainerTable(GuestTable):
             settings.guest_settings,
             str(folder),
             {CONTAINER: container.key, **({POD: container.pod} if container.is_pod else {})},
-            declared=dict(settings.declared),
+            declared=settings.declared,
             declared_by=SettingSource.LABEL,
             declared_problems=problems,
         )

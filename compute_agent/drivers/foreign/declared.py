@@ -9,7 +9,7 @@ import fnmatch
 import re
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from compute_agent.model.guest_settings import MAX_VCPUS, GuestSettings, read_setting
@@ -46,14 +46,14 @@ class DeclaredSettings:
 
     guest_uuid: str = ""
     vcpus: int = 1
-    declared: Mapping[str, Any] = ()  # type: ignore[assignment]  # an empty default that is not shared
+    declared: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     memory_mb: int = 0
 
     @property
     def guest_settings(self) -> GuestSettings:
         """The settings of the guest, with the defaults of settings that are not declared."""
-        return GuestSettings(vcpus=self.vcpus, **dict(self.declared))
+        return GuestSettings(vcpus=self.vcpus, **self.declared)
 
 
 @dataclass(frozen=True, slots=True)

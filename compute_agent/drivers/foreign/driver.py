@@ -1,8 +1,7 @@
 """A driver of guests that another program starts, each in a control group of its own.
 
-The other program (systemd, Podman or Docker) is the *peer*. A thread connects to the peer, follows its
-guests, and reports changes. The threads of a guest are the threads of all processes in its group. For each
-kind of guests, a subclass provides the peer, the table and the editor.
+The threads of a guest are the threads of all processes in its group. For each kind of guests, a subclass
+provides the peer, the table and the editor.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import queue
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from compute_agent.drivers import memory_limits, procfs
@@ -27,7 +25,7 @@ from compute_agent.drivers.base import (
     MemoryLimits,
     OomKill,
 )
-from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.cgroup import group_at
 from compute_agent.drivers.foreign import values
 from compute_agent.drivers.foreign.declared import MAX_MEMORY_MB
 from compute_agent.drivers.foreign.editor import (
@@ -56,17 +54,13 @@ LOG = logging.getLogger(__name__)
 # The longest pause in seconds until deferred hints are handled.
 _DEFER_SECONDS: Final = 1.0
 
-_POLL_SECONDS: Final = 0.02
 _MIB: Final = 1 << 20
 KILL_SECONDS: Final = 10.0
 """The maximum time in seconds within which the processes of a guest must end after SIGKILL."""
 
 
 class ForeignDriver(PeerDriver, UndividedThreads):
-    """The common parts of drivers of guests that other programs start.
-
-    A subclass sets the attributes of its peer, starts the thread, and then calls :meth:`_await_look`.
-    """
+    """The common parts of drivers of guests that other programs start, each in a control group of its own."""
 
     subjects = "Guests"
 
@@ -80,11 +74,9 @@ class ForeignDriver(PeerDriver, UndividedThreads):
         lock: Callable[[], None] = lambda: None,
         look_only: bool = False,
     ) -> None:
-        """Begin without a peer.
+        """Begin without a peer; see :class:`~compute_agent.drivers.peer.PeerDriver`.
 
         :param folders: the folders of the host; None means the defaults of :class:`HostFolders`.
-        :param look_interval: the time in seconds between two lists of all guests.
-        :param lock: called before each connection; raises DriverError if another agent manages the guests.
         :param look_only: whether the driver only reads, and changes neither guests nor records.
         """
         super().__init__(look_interval, lock)
@@ -111,15 +103,8 @@ class ForeignDriver(PeerDriver, UndividedThreads):
 
     # Running guests
 
-    def guests(self) -> Sequence[Guest]:
-        """The guests that run now.
-
-        :raises DriverError: the peer has not answered since the agent started.
-        """
-        if not self._listed:
-            raise DriverError(self.outage_reason)
-        # Processes are checked here, because the table learns of a guest's end only from the peer.
-        return [entry.guest for entry in self._table.living_entries()]
+    def _living_guests(self) -> Sequence[Guest]:
+        return [entry.guest for entry in self._table.all_entries() if entry.has_processes]
 
     def lost_guests(self) -> Mapping[str, str]:
         """The subjects that are perhaps guests but cannot be managed: a dict from the uuid to the reason."""
@@ -153,12 +138,9 @@ class ForeignDriver(PeerDriver, UndividedThreads):
 
     def _await_end(self, entry: GuestEntry, seconds: float) -> bool:
         """Wait until a guest has ended with all its processes; return whether it has."""
-        deadline = time.monotonic() + seconds
-        while entry.is_alive or self._table.find_running(entry.guest) is not None:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_POLL_SECONDS)
-        return True
+        return procfs.await_end(
+            lambda: entry.is_alive or self._table.find_running(entry.guest) is not None, seconds
+        )
 
     @abc.abstractmethod
     def _begin_stop(self, guest: Guest, timeout: float) -> float:
@@ -468,6 +450,6 @@ class ForeignDriver(PeerDriver, UndividedThreads):
 
     def _report_change(self, change: GuestChange) -> None:
         if change.kind in (ChangeKind.STARTED, ChangeKind.FOUND):
-            self._oom.begin_counting(change.guest.uuid, GuestCgroup(Path(change.guest.cgroup)))
+            self._oom.begin_counting(change.guest.uuid, group_at(change.guest.cgroup))
             self.announce_start(change.guest)
         super()._report_change(change)

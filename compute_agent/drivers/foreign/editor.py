@@ -1,7 +1,6 @@
 """Compares the values of guests with the wanted values, sets the wanted ones, and restores the old ones.
 
-The records on disk have the values before the first write (``records.py``). For each kind of guests, a
-subclass has methods that read and write values.
+The records on disk have the values before the first write (``records.py``).
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ def read_texts(group: GuestCgroup, names: Collection[str] = USUAL_NAMES) -> Text
 
 
 class ValueEditor(abc.ABC):
-    """Compares the values of guests with the wanted values, and sets the wanted ones.
+    """Compares and sets the values of guests; a subclass has methods that read and write values.
 
     Any thread is allowed to call the methods.
     """

@@ -180,10 +180,6 @@ class GuestTable(abc.ABC):
         with self._lock:
             return list(self._entries.values())
 
-    def living_entries(self) -> list[GuestEntry]:
-        """The guests with processes; comparisons of one round share the readings."""
-        return [entry for entry in self.all_entries() if entry.has_processes]
-
     def lost_guests(self) -> dict[str, str]:
         """The subjects that are perhaps guests: a dict from the uuid to a text with reason and remedy."""
         return self._unmanaged_reasons(is_excluded=False)

@@ -130,20 +130,17 @@ class LibvirtConnection:
         try:
             handle.registerCloseCallback(self._on_closed, session)
             handle.setKeepAlive(_KEEPALIVE_SECONDS, _KEEPALIVE_COUNT)
-            for event in (
-                libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE,
-                libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE,
-                libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED,
-                libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED,
-            ):
-                session.events.append(handle.domainEventRegisterAny(None, event, self._domain_event, None))
             # LIFECYCLE reports starts and ends of domains. METADATA_CHANGE reports settings in the agent's
             # namespace. TUNABLE reports limits of disks. DEVICE reports hot-plugged devices. No event reports
             # changes of a definition; the driver's thread looks for such changes, a few domains at a time.
-            tuned = handle.domainEventRegisterAny(
-                None, libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, self._on_tuned, None
-            )
-            session.events.append(tuned)
+            for event, handler in (
+                (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._domain_event),
+                (libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE, self._domain_event),
+                (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED, self._domain_event),
+                (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, self._domain_event),
+                (libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, self._on_tuned),
+            ):
+                session.events.append(handle.domainEventRegisterAny(None, event, handler, None))
             self.host_cpus = frozenset(range(handle.getCPUMap()[0]))
             self.host_name = str(handle.getHostname())
         except libvirt.libvirtError as error:
@@ -199,7 +196,7 @@ class LibvirtConnection:
     def usual_owner(self) -> str:
         """The user that runs QEMU if a domain has no security label of its own.
 
-        :return: a user in the form of ``DomainDescription.owner``; empty for the libvirtd of a user's
+        :return: a user in the form of :func:`domain_metadata.read_owner`; empty for the libvirtd of a user's
             session.
         """
         # libvirtd is asked once for each connection: the capabilities are a long text, and the user rarely

@@ -49,9 +49,10 @@ from __future__ import annotations
 
 import functools
 import re
+import uuid
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 from xml.etree import ElementTree
 
@@ -59,8 +60,14 @@ from compute_agent.drivers.base import GuestFlavor
 from compute_agent.drivers.libvirt.qemu import EMULATOR, ThreadRole
 from compute_agent.host.pci_devices import MDEV_UUID
 from compute_agent.model import cpuset
-from compute_agent.model.guest import GuestCell, GuestIdentity, PlacementConstraints
-from compute_agent.model.guest_settings import MAX_VCPUS, SETTING_NAMES, GuestSettings, read_setting
+from compute_agent.model.guest import Guest, GuestCell, GuestIdentity, PlacementConstraints
+from compute_agent.model.guest_settings import (
+    MAX_VCPUS,
+    SETTING_NAMES,
+    GuestSettings,
+    SettingSource,
+    read_setting,
+)
 from compute_agent.model.resource import CPU_CLASSES
 
 # Maximum number of characters of XML that are parsed: twice the limit of libvirt's protocol.
@@ -94,32 +101,10 @@ NOVA_NAMESPACES: Final = (
     "http://openstack.org/xmlns/libvirt/nova/1.1",
 )
 
+DRIVER: Final = "libvirt"
+"""The name of the driver in ``[guests] drivers`` and in documents."""
+
 _MAX_SHOWN: Final = 80
-
-
-@dataclass(frozen=True, slots=True)
-class DomainDescription:
-    """The values that the agent reads from the XML of a domain.
-
-    :ivar settings: the settings in the domain's metadata, with defaults for settings that the metadata does
-        not contain.
-    :ivar declared: a dict from the name of each setting in the domain's metadata to its value, without
-        defaults.
-    :ivar owner: the user of the QEMU process, as a name, or as ``+`` and a number; empty if not in the XML.
-    :ivar problems: messages for the operator about settings that cannot be used.
-    :ivar identity: the names, owner, flavor and image that Nova wrote.
-    :ivar devices: the PCI addresses of the host's devices that are passed through to the domain, and the
-        uuids of its mediated devices.
-    """
-
-    uuid: str
-    name: str
-    settings: GuestSettings
-    declared: Mapping[str, Any] = field(default_factory=dict)
-    owner: str = ""
-    problems: tuple[str, ...] = ()
-    identity: GuestIdentity = field(default_factory=GuestIdentity)
-    devices: frozenset[str] = frozenset()
 
 
 # The name of the setting for each element in the agent's namespace. ``eviction_priority`` is the former name
@@ -127,14 +112,17 @@ class DomainDescription:
 _ELEMENTS: Final = {"eviction_priority": "priority", **{name: name for name in SETTING_NAMES}}
 
 
-def describe_domain(domain_xml: str) -> DomainDescription:
-    """The values in the XML of a running domain. Guest CPUs that are not plugged in are not counted.
+def describe_domain(domain_xml: str) -> Guest:
+    """The guest that the XML of a domain describes, with pid 0.
+
+    Guest CPUs that are not plugged in are not counted. The settings are those in the metadata, with defaults
+    for the other ones.
 
     :raises ValueError: the text is not the XML of a domain.
     """
     root = parse(domain_xml)
-    uuid, name, vcpu = (root.find(tag) for tag in ("uuid", "name", "vcpu"))
-    if uuid is None or name is None or vcpu is None or not uuid.text:
+    number, name, vcpu = (root.find(tag) for tag in ("uuid", "name", "vcpu"))
+    if number is None or name is None or vcpu is None or not number.text:
         raise ValueError("not the XML of a domain: uuid, name or vcpu is missing")
     declared: dict[str, Any] = {}
     problems: list[str] = []
@@ -149,15 +137,17 @@ def describe_domain(domain_xml: str) -> DomainDescription:
     # The number is capped, because the XML can have any number here, and the agent builds one set of CPUs for
     # each guest CPU.
     vcpus = min(int(vcpu.get("current") or vcpu.text or 1), MAX_VCPUS)
-    return DomainDescription(
-        uuid.text.strip(),
+    return Guest(
+        str(uuid.UUID(number.text.strip())),
+        DRIVER,
         name.text or "",
+        0,
         GuestSettings(vcpus=vcpus, **declared),
-        declared,
-        _read_owner(root),
-        tuple(problems),
-        _read_identity(root),
-        read_devices(root),
+        identity=_read_identity(root),
+        declared=declared,
+        declared_by=SettingSource.DOMAIN,
+        declared_problems=tuple(problems),
+        devices=read_devices(root),
     )
 
 
@@ -240,18 +230,18 @@ def _read_identity(root: ElementTree.Element) -> GuestIdentity:
     project, user = (instance.find(f"{prefix}owner/{prefix}{tag}") for tag in ("project", "user"))
     return GuestIdentity(
         display_name=_text(instance.find(f"{prefix}name")),
-        flavor=_attribute(flavor, "name"),
+        flavor=_read_attribute(flavor, "name"),
         extra_specs=_named_texts(flavor, f"{prefix}extraSpecs/{prefix}extraSpec"),
-        project_id=_attribute(project, "uuid"),
+        project_id=_read_attribute(project, "uuid"),
         project_name=_text(project),
-        user_id=_attribute(user, "uuid"),
+        user_id=_read_attribute(user, "uuid"),
         user_name=_text(user),
-        image_id=_attribute(image, "uuid") or _attribute(boot_image, "uuid"),
+        image_id=_read_attribute(image, "uuid") or _read_attribute(boot_image, "uuid"),
         image_properties=_named_texts(image, f"{prefix}properties/{prefix}property"),
     )
 
 
-def _attribute(element: ElementTree.Element | None, name: str) -> str:
+def _read_attribute(element: ElementTree.Element | None, name: str) -> str:
     return "" if element is None else element.get(name, "")
 
 
@@ -265,10 +255,14 @@ def _named_texts(element: ElementTree.Element | None, path: str) -> dict[str, st
     return {each.get("name", ""): _text(each) for each in found}
 
 
-def _read_owner(root: ElementTree.Element) -> str:
-    """The user in the DAC label ``USER:GROUP`` of a domain; empty if the XML has no such label."""
-    # The live XML has the label in use. A definition has a label only if its author set one.
-    for label in root.iterfind("seclabel[@model='dac']/label"):
+def read_owner(domain_xml: str) -> str:
+    """The user of the QEMU process, as a name, or as ``+`` and a number; empty if not in the XML.
+
+    :raises ValueError: the text is not XML.
+    """
+    # The user is in the DAC label ``USER:GROUP``. The live XML has the label in use. A definition has a label
+    # only if its author set one.
+    for label in parse(domain_xml).iterfind("seclabel[@model='dac']/label"):
         return (label.text or "").partition(":")[0]
     return ""
 

@@ -17,7 +17,6 @@ import logging
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -33,7 +32,6 @@ from compute_agent.drivers.libvirt.domain_definition import (
     parse_live,
 )
 from compute_agent.drivers.libvirt.domain_metadata import (
-    DomainDescription,
     parse_constraints,
     read_flavor,
     with_pins,
@@ -43,7 +41,6 @@ from compute_agent.drivers.libvirt.running_domain import DomainTuning, RunningDo
 from compute_agent.drivers.peer import list_changes
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.guest import UNCONSTRAINED, Guest, PlacementConstraints
-from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
 
 EXPECTED_SECONDS: Final = 30.0
@@ -81,13 +78,8 @@ class ExpectedDomains:
     Any thread is allowed to call the methods.
     """
 
-    def __init__(self, driver: str, usual_owner: Callable[[], str]) -> None:
-        """Begin without expected domains.
-
-        :param driver: the name of the driver, which becomes a field of each guest.
-        :param usual_owner: asks libvirtd for the user of domains without a label.
-        """
-        self._driver = driver
+    def __init__(self, usual_owner: Callable[[], str]) -> None:
+        """:param usual_owner: asks libvirtd for the user of domains without a label."""
         self._usual_owner = usual_owner
         self._lock = threading.Lock()
         self._expected: dict[str, _ExpectedProcess] = {}
@@ -99,12 +91,10 @@ class ExpectedDomains:
             that libvirt is about to set, including pins that the agent wrote.
         :raises ValueError: the text is not the XML of a domain, or too many domains are expected.
         """
-        found = domain_metadata.describe_domain(domain_xml)
-        guest_uuid = str(uuid.UUID(found.uuid))
+        guest, owner = domain_metadata.describe_domain(domain_xml), domain_metadata.read_owner(domain_xml)
         pins = {role: cpus for role, cpus in parse_definition(domain_xml, True).pins.items() if cpus}
-        constraints = with_pins(UNCONSTRAINED, pins)
+        guest = replace(guest, constraints=with_pins(UNCONSTRAINED, pins))
         is_bound = domain_metadata.parse(domain_xml).find("numatune") is not None
-        guest = replace(_make_guest(found, guest_uuid, self._driver, 0), constraints=constraints)
         # The list of pids takes a read of all of /proc, so it is made without the lock. libvirt still waits
         # for the hook, so the process of the domain cannot exist yet.
         older, now = frozenset(procfs.all_pids()), time.monotonic()
@@ -113,7 +103,7 @@ class ExpectedDomains:
             if len(self._expected) >= MAX_EXPECTED:
                 raise ValueError(f"{MAX_EXPECTED} domains are about to start already")
             until = now + EXPECTED_SECONDS
-            self._expected[guest_uuid] = _ExpectedProcess(guest, found.owner, older, until, is_bound)
+            self._expected[guest.uuid] = _ExpectedProcess(guest, owner, older, until, is_bound)
         return guest
 
     def find_appeared(self) -> tuple[Sequence[Guest], bool]:
@@ -185,16 +175,11 @@ LOG = logging.getLogger(__name__)
 class DomainTable:
     """The running domains by uuid, and the domains that the driver cannot manage."""
 
-    def __init__(
-        self, driver: str, connection: LibvirtConnection, report: Callable[[GuestChange], None]
-    ) -> None:
+    def __init__(self, connection: LibvirtConnection, report: Callable[[GuestChange], None]) -> None:
         """Begin without domains; look_around() finds them.
 
-        :param driver: the name of the driver; each guest stores this name.
-        :param connection: the connection to libvirtd.
         :param report: called for each change of a guest.
         """
-        self._driver = driver
         self._connection = connection
         self._report = report
         self._lock = threading.Lock()
@@ -382,13 +367,13 @@ class DomainTable:
             number = domain_metadata.run_number(xml)
             if number is None:
                 return None
-            description, binding = domain_metadata.describe_domain(xml), parse_binding(xml)
+            guest, binding = domain_metadata.describe_domain(xml), parse_binding(xml)
             blockio, soft_limit = parse_live(xml)
             flavor = read_flavor(xml)
             source = self._read_source(domain)
             definition = _read_definition(domain, source)
             constraints = self._with_pins(parse_constraints(xml), definition)
-            owner = description.owner or self._connection.usual_owner()
+            owner = domain_metadata.read_owner(xml) or self._connection.usual_owner()
             known = self._running.get(guest_uuid)
             if known is not None and known.is_alive:
                 process: QemuProcess | None = known.process
@@ -412,12 +397,13 @@ class DomainTable:
             ) from error
         if process is None:
             raise DriverError(
-                f"domain {guest_uuid} ({description.name!r}) runs, but user {owner or os.geteuid()}, as"
+                f"domain {guest_uuid} ({guest.name!r}) runs, but user {owner or os.geteuid()}, as"
                 " whom libvirt starts domains, has no process with its uuid on the command line. Start"
                 " the domain again: the user in qemu.conf may have changed since its start"
             )
         guest = replace(
-            _make_guest(description, guest_uuid, self._driver, process.identity.pid),
+            guest,
+            pid=process.identity.pid,
             dedicated=flavor.dedicated or 0,
             dedicated_vcpus=flavor.dedicated_vcpus,
             constraints=constraints,
@@ -500,22 +486,6 @@ class DomainTable:
             return domain is not None and bool(domain.isActive())
         # Without an answer of libvirtd only the process counts, and it is alive.
         return True
-
-
-def _make_guest(found: DomainDescription, guest_uuid: str, driver: str, pid: int) -> Guest:
-    """The guest of a domain, with the settings of its metadata."""
-    return Guest(
-        guest_uuid,
-        driver,
-        found.name,
-        pid,
-        found.settings,
-        identity=found.identity,
-        declared=found.declared,
-        declared_by=SettingSource.DOMAIN,
-        declared_problems=found.problems,
-        devices=found.devices,
-    )
 
 
 def _read_definition(domain: Any, source: str) -> DomainDefinition:

@@ -34,7 +34,7 @@ from compute_agent.drivers.libvirt import domain_definition, qemu
 from compute_agent.drivers.libvirt.connection import LibvirtConnection
 from compute_agent.drivers.libvirt.domain_definition import RESTRICTIVE, MemoryBinding
 from compute_agent.drivers.libvirt.domain_memory import DomainMemory
-from compute_agent.drivers.libvirt.domain_metadata import read_flavor
+from compute_agent.drivers.libvirt.domain_metadata import DRIVER, read_flavor
 from compute_agent.drivers.libvirt.domain_table import DomainTable, ExpectedDomains
 from compute_agent.drivers.libvirt.helpers import STATE_FOLDER, HelperPins
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
@@ -52,8 +52,6 @@ LOG = logging.getLogger(__name__)
 _LOOK_BATCH: Final = 8
 _LOOK_PAUSE: Final = 0.1
 
-_POLL_SECONDS: Final = 0.02
-
 GUESTS_THREAD: Final = ThreadSpec(
     "libvirt-guests",
     "when libvirtd reports a domain, and each 10 s for its definition; 0.1 to 2 s while it does not answer",
@@ -66,7 +64,7 @@ GUESTS_THREAD: Final = ThreadSpec(
 class LibvirtDriver(PeerDriver):
     """The driver of guests that are domains of the libvirtd of this host."""
 
-    name = "libvirt"
+    name = DRIVER
     peer_name = "libvirtd"
     subjects = "Domains"
 
@@ -96,8 +94,8 @@ class LibvirtDriver(PeerDriver):
         # neither call libvirt nor wait for the driver's thread.
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._peer = self._connection = LibvirtConnection(uri, self._messages.put)
-        self._table = DomainTable(self.name, self._connection, self._report_change)
-        self._expected = ExpectedDomains(self.name, self._connection.usual_owner)
+        self._table = DomainTable(self._connection, self._report_change)
+        self._expected = ExpectedDomains(self._connection.usual_owner)
         self._oom = OomWatch()
         notes = ValueRecords(Path(os.devnull), "domain", True) if records is None else records
         self._memory = DomainMemory(self._connection, self._table, notes)
@@ -115,17 +113,7 @@ class LibvirtDriver(PeerDriver):
 
     # Running guests
 
-    def guests(self) -> Sequence[Guest]:
-        """The domains that run now.
-
-        While libvirtd does not answer, the result contains the domains of the table that have a living
-        process.
-
-        :raises DriverError: libvirtd has not answered since the agent started.
-        """
-        if not self._listed:
-            raise DriverError(self.outage_reason)
-        # Processes are checked here, because the table notices ends only by events.
+    def _living_guests(self) -> Sequence[Guest]:
         return [it.guest for it in self._table.all_domains() if it.was_alive]
 
     def lost_guests(self) -> Mapping[str, str]:
@@ -182,13 +170,10 @@ class LibvirtDriver(PeerDriver):
                 # A paused guest, for example, does not react to shutdown(). The code below destroys such a
                 # guest.
                 LOG.warning("A guest cannot shut down, and is destroyed after the grace period: %s", error)
-            while known.is_alive:
-                if time.monotonic() >= deadline:
-                    LOG.warning("Guest %s did not shut down within %s s, and is destroyed", guest, timeout)
-                    with self._table.on_domain(known, "cannot be destroyed") as domain:
-                        domain.destroy()
-                    return
-                time.sleep(_POLL_SECONDS)
+            if not procfs.await_end(lambda: known.is_alive, deadline - time.monotonic()):
+                LOG.warning("Guest %s did not shut down within %s s, and is destroyed", guest, timeout)
+                with self._table.on_domain(known, "cannot be destroyed") as domain:
+                    domain.destroy()
 
     # Inner parts: one guest
 

@@ -52,16 +52,15 @@ from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError, full_name
-from compute_agent.model.resource import BlockIo
+from compute_agent.model.resource import DEFAULT_WEIGHT, BlockIo
 
 # Names of groups. libvirt makes a group for the whole domain and groups below it, one of them ("emulator")
 # for the main thread. With cgroup v2 under systemd there is one more level ("libvirt") between the two.
 _OF_MAIN_THREAD: Final = "emulator"
 _BETWEEN: Final = "libvirt"
 
-# The default values of cpu.shares and cpu.weight, which mean the same share of CPU time.
+# The default value of cpu.shares, which means the same share of CPU time as the default of cpu.weight.
 _DEFAULT_SHARES: Final = 1024
-_DEFAULT_WEIGHT: Final = 100
 # The kernel refuses a smaller cpu.shares (cgroup v1). libvirt refuses a smaller cpu_shares, also on cgroup
 # v2.
 _MIN_SHARES: Final = 2
@@ -115,7 +114,7 @@ class DomainGroup:
         """The ``cpu_shares`` for a weight of cgroup v2; libvirt writes this number to the group."""
         if self.unified:
             return weight
-        return max(round(weight * _DEFAULT_SHARES / _DEFAULT_WEIGHT), _MIN_SHARES)
+        return max(round(weight * _DEFAULT_SHARES / DEFAULT_WEIGHT), _MIN_SHARES)
 
     def _unified_limits(self) -> CpuLimits | None:
         found = [
@@ -181,7 +180,7 @@ class DomainGroup:
         """The limits in cgroup v1 (Documentation/scheduler/sched-bwc.rst), converted to cgroup v2."""
         shares, quota = (self._read_number(name) for name in ("cpu.shares", "cpu.cfs_quota_us"))
         # -1 stands for no quota.
-        weight = max(round(shares * _DEFAULT_WEIGHT / _DEFAULT_SHARES), 1)
+        weight = max(round(shares * DEFAULT_WEIGHT / _DEFAULT_SHARES), 1)
         return CpuLimits(weight, quota / self._read_number("cpu.cfs_period_us") if quota > 0 else None)
 
     def _read_number(self, name: str) -> int:
@@ -318,9 +317,7 @@ class RunningDomain:
         return self._group
 
     def pin_rest(self, settings: CpuSettings) -> None:
-        """Pin the threads of QEMU that libvirt's calls did not pin.
-
-        Without cgroups libvirt pins no helper threads of QEMU.
+        """Pin the threads of QEMU that libvirt did not pin, such as helper threads without cgroups.
 
         :raises DriverError: the kernel refuses the CPUs of a thread.
         """
@@ -390,11 +387,7 @@ class RunningDomain:
         return procfs.thread_affinities(tid for tid, role in roles if not role.runs_guest)
 
     def moved_threads(self, host: CpuSet, online: CpuSet) -> dict[int, CpuSet]:
-        """The CPUs of emulator and I/O threads with other pins than in the definition, by thread id.
-
-        :param host: all CPUs of the host.
-        :param online: the CPUs that are online.
-        """
+        """The CPUs of emulator and I/O threads with other pins than in the definition, by thread id."""
         pins = self._emulator_pins(host).items()
         wanted = {role: cpus & online for role, cpus in pins if cpus & online}
         return {tid: has for tid, (_, has) in self.process.find_elsewhere(wanted).items()}
@@ -467,22 +460,13 @@ class DomainTuning:
 
     def pin_threads(self, roles: Iterable[ThreadRole], settings: CpuSettings) -> None:
         """Pin the threads that have these roles in the running domain."""
-        live = self._libvirt.VIR_DOMAIN_AFFECT_LIVE
+        vcpus = [ThreadRole(vcpu=number) for number in range(len(settings.vcpu_cpus))]
         # Guest CPUs are pinned first: they run the guest's own code, and each call takes milliseconds.
         for it in sorted(
             set(roles), key=lambda role: (not role.runs_guest, role.iothread or 0, role.vcpu or 0)
         ):
-            if it.vcpu is not None and it.vcpu < len(settings.vcpu_cpus):
-                self._domain.pinVcpuFlags(it.vcpu, self._cpu_map(settings.vcpu_cpus[it.vcpu]), live)
-            elif it.runs_guest:
-                # The thread of a guest CPU that was plugged in later may use the CPUs of all guest CPUs. A
-                # thread that runs all guest CPUs may use them, too.
-                for vcpu in [it.vcpu] if it.vcpu is not None else range(len(settings.vcpu_cpus)):
-                    self._domain.pinVcpuFlags(vcpu, self._cpu_map(settings.cpus), live)
-            elif it.iothread is not None:
-                self._domain.pinIOThread(it.iothread, self._cpu_map(settings.emulator_cpus), live)
-            else:
-                self._domain.pinEmulator(self._cpu_map(settings.emulator_cpus), live)
+            for role in vcpus if it.all_vcpus else [it]:
+                self._pin_role(role, wanted_cpus(it, settings), persistent=False)
 
     def bind_memory(self, has: MemoryBinding, nodes: frozenset[int], persistent: bool = False) -> None:
         """Bind the memory of the running domain, or in its definition if ``persistent``, to NUMA nodes.
@@ -499,14 +483,9 @@ class DomainTuning:
     def persist_pins(self, has: DomainDefinition, settings: CpuSettings) -> DomainDefinition:
         """Write the pins that differ from ``settings`` into the persistent definition.
 
-        The agent's note is written before the pins, and names the old and the new pins. If the agent crashes
-        between the two writes, the next agent still recognises the old pins and the new pins as the agent's
-        own.
-
         :return: the definition after the writes.
         """
         # Only pins that differ are written, because each call makes libvirtd write a file and sync it.
-        domain, config = self._domain, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG
         wanted = has.other_pins(settings, self._host_cpus)
         if not wanted:
             return has
@@ -514,12 +493,7 @@ class DomainTuning:
         try:
             has = self._write_note(replace(has, own=has.own_pins.union(wanted.items())))
             for role, cpus in wanted.items():
-                if role.vcpu is not None:
-                    domain.pinVcpuFlags(role.vcpu, self._cpu_map(cpus), config)
-                elif role.iothread is not None:
-                    domain.pinIOThread(role.iothread, self._cpu_map(cpus), config)
-                else:
-                    domain.pinEmulator(self._cpu_map(cpus), config)
+                self._pin_role(role, cpus, persistent=True)
                 pins[role] = cpus
         except self._libvirt.libvirtError as error:
             self._not_persisted("pins", error)
@@ -549,35 +523,32 @@ class DomainTuning:
         if not wanted.idle and wanted.weight not in (None, has.weight):
             change["cpu_shares"] = group.libvirt_shares(wanted.weight)
         if attainable_quota(wanted.quota) != has.quota:
-            change |= _quota_parameters(wanted.quota)
+            # libvirt uses -1 for "no limit".
+            change["global_quota"] = -1 if wanted.quota is None else quota_microseconds(wanted.quota)
+            if wanted.quota is not None:
+                change["global_period"] = PERIOD
         if change:
             self._domain.setSchedulerParametersFlags(change, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
     def persist_shares(self, has: DomainDefinition, shares: int) -> DomainDefinition:
         """Write the agent's shares into the definition, with a note that these shares are the agent's.
 
-        The note is written before the shares, and names the old and the new shares. If the agent crashes
-        between the two writes, the next agent still recognises the old shares and the new shares as the
-        agent's own.
-
         :return: the definition after the writes.
         """
-        libvirt, config = self._libvirt, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG
         noted = frozenset({shares}) | ({has.shares} if has.shares else frozenset())
         try:
             has = self._write_note(replace(has, noted=noted, own=has.own_pins))
             if has.persistent:
-                self._domain.setSchedulerParametersFlags({"cpu_shares": shares}, config)
-        except libvirt.libvirtError as error:
+                self._domain.setSchedulerParametersFlags({"cpu_shares": shares}, self._affect_flag(True))
+        except self._libvirt.libvirtError as error:
             self._not_persisted("CPU shares", error)
             return has
         return replace(has, shares=shares)
 
     def set_soft_limit(self, kib: int | None, persistent: bool) -> None:
-        """Set the soft limit of memory of the running domain, or in its definition.
+        """Set the soft limit of memory of the running domain, or in its definition if ``persistent``.
 
         :param kib: the limit in KiB; None means no limit.
-        :param persistent: whether the definition is changed and not the running domain.
         """
         limit = UNLIMITED_KIB if kib is None else kib
         self._domain.setMemoryParameters({SOFT_LIMIT: limit}, self._affect_flag(persistent))
@@ -591,6 +562,15 @@ class DomainTuning:
         for item, value in items.items():
             set_item(self._domain, item, value, self._affect_flag(persistent))
 
+    def _pin_role(self, role: ThreadRole, cpus: frozenset[int], persistent: bool) -> None:
+        flag = self._affect_flag(persistent)
+        if role.vcpu is not None:
+            self._domain.pinVcpuFlags(role.vcpu, self._cpu_map(cpus), flag)
+        elif role.iothread is not None:
+            self._domain.pinIOThread(role.iothread, self._cpu_map(cpus), flag)
+        else:
+            self._domain.pinEmulator(self._cpu_map(cpus), flag)
+
     def _affect_flag(self, persistent: bool) -> int:
         """The flag that makes a call of libvirt change the definition, or the running domain."""
         libvirt = self._libvirt
@@ -599,7 +579,11 @@ class DomainTuning:
         return flag
 
     def _write_note(self, has: DomainDefinition) -> DomainDefinition:
-        """Write the agent's note into the definition's metadata; it names the pins in ``has.own`` only."""
+        """Write the agent's note into the definition's metadata; it names the pins in ``has.own`` only.
+
+        The note is written before the values, and names the old and the new values. If the agent crashes
+        between the two writes, the next agent still recognises both values as its own.
+        """
         kind = self._libvirt.VIR_DOMAIN_METADATA_ELEMENT
         text = note_element(has.noted, has.own or (), has.own_items)
         self._domain.setMetadata(kind, text, PREFIX, NAMESPACE, self._affect_flag(has.persistent))
@@ -612,10 +596,3 @@ class DomainTuning:
     def _cpu_map(self, cpus: frozenset[int]) -> tuple[bool, ...]:
         """CPUs as a CPU map of libvirt. CPUs that the host does not have are left out."""
         return tuple(cpu in cpus for cpu in sorted(self._host_cpus))
-
-
-def _quota_parameters(cores: float | None) -> dict[str, int]:
-    # libvirt uses -1 for "no limit".
-    if cores is None:
-        return {"global_quota": -1}
-    return {"global_period": PERIOD, "global_quota": quota_microseconds(cores)}

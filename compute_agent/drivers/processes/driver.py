@@ -14,9 +14,9 @@ import logging
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +35,6 @@ from compute_agent.model.resource import BlockIo
 
 LOG = logging.getLogger(__name__)
 
-_POLL_SECONDS: Final = 0.02
 # SIGKILL does not end a process in an uninterruptible wait, such as for a disk, before the wait is over.
 _KILL_SECONDS: Final = 10.0
 
@@ -225,25 +224,22 @@ class ProcessDriver(UndividedThreads):
         :raises DriverError: the guest does not end even after SIGKILL, for example while it waits for a disk.
         """
         record = self._table.known_record(guest.uuid)
-        deadline = time.monotonic() + timeout
+
+        def survives_kill() -> bool:
+            # The signal is sent again each time, because a process of the guest may have forked since then.
+            _signal_guest(record, signal.SIGKILL)
+            return self._table.is_alive(record)
+
         _signal_guest(record, signal.SIGTERM)
         # is_alive() also reads the exit status of a child. Otherwise an ended child would stay a zombie and
         # count as alive.
-        while self._table.is_alive(record) and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-        if self._table.is_alive(record):
+        if not procfs.await_end(partial(self._table.is_alive, record), timeout):
             LOG.warning("Guest %s did not end within %s s after SIGTERM, and gets SIGKILL", guest, timeout)
-            deadline = time.monotonic() + _KILL_SECONDS
-            while self._table.is_alive(record):
-                if time.monotonic() >= deadline:
-                    raise DriverError(
-                        f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL: it still waits in"
-                        " the kernel"
-                    )
-                # The signal is sent in each pass of the loop, because a process of the guest may have forked
-                # since the last pass.
-                _signal_guest(record, signal.SIGKILL)
-                time.sleep(_POLL_SECONDS)
+            if not procfs.await_end(survives_kill, _KILL_SECONDS):
+                raise DriverError(
+                    f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL: it still waits in the"
+                    " kernel"
+                )
         # The end is handled here, so that the guest is no longer listed when stop() returns. GuestGoneError
         # means that the watch thread has already handled the end.
         with contextlib.suppress(GuestGoneError):
@@ -386,10 +382,7 @@ class ProcessDriver(UndividedThreads):
         return changed
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """The CPU limits of the guest's group if they differ from ``wanted``, otherwise None.
-
-        :raises DriverError: ``wanted`` has a quota, and the guest has no group.
-        """
+        """The CPU limits of the guest's group if they differ from ``wanted``, otherwise None."""
         return guest_cgroup.other_limits(guest, self._group_of(guest), wanted)
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
@@ -438,12 +431,10 @@ class ProcessDriver(UndividedThreads):
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The limits of the guest's group and processes; None if they agree with the ``wanted`` limits."""
         record = self._table.running_record(guest.uuid)
-        todo, present, goal = self._compare_memory(record, wanted, self._recent_list(guest)[0])
-        return (
-            memory_limits.present_limits(record.own_group, wanted, present)
-            if todo or goal is not None
-            else None
-        )
+        todo, present, goal = self._compare_memory(guest, record, wanted, self._recent_list(guest)[0])
+        if not todo and goal is None:
+            return None
+        return memory_limits.present_limits(record.own_group, wanted, present)
 
     def memory_missing(self, guest: Guest, wanted: MemoryLimits) -> Sequence[str]:
         """Always empty: guests without a group are documented, and all other guests have all limits."""
@@ -457,7 +448,7 @@ class ProcessDriver(UndividedThreads):
         """
         record = self._table.running_record(guest.uuid)
         pids, group = list(_guest_threads(record)[0]), record.own_group
-        todo, _, score = self._compare_memory(record, wanted, pids)
+        todo, _, score = self._compare_memory(guest, record, wanted, pids)
         if not todo and score is None:
             return False
         try:
@@ -481,7 +472,7 @@ class ProcessDriver(UndividedThreads):
         return True
 
     def _compare_memory(
-        self, record: ProcessRecord, wanted: MemoryLimits, pids: Iterable[int]
+        self, guest: Guest, record: ProcessRecord, wanted: MemoryLimits, pids: Iterable[int]
     ) -> tuple[dict[str, int], int | None, int | None]:
         """The limits to write, by file, the present ``oom_score_adj``, and the score to write."""
         group = record.own_group
@@ -489,7 +480,7 @@ class ProcessDriver(UndividedThreads):
         # The score of a started guest comes from no other program: the guest inherits the score that the
         # agent's unit sets.
         is_own = not record.adopted or memory_limits.OOM_SCORE in record.limits
-        scores = self._scores.compare_scores(record.as_guest(), pids, wanted.oom_score_adj, is_own)
+        scores = self._scores.compare_scores(guest, pids, wanted.oom_score_adj, is_own)
         return todo, *scores
 
     # Block I/O

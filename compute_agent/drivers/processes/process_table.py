@@ -182,7 +182,7 @@ class ProcessTable:
                 )
             self.oom.begin_counting(record.uuid, record.own_group)
         for it in self._unusable:
-            LOG.error("The agent does not manage a guest: %s", it.message)
+            LOG.error("The agent does not manage a guest: %s", it.lost_reason)
 
     def start_watch(self, listener: Listener) -> None:
         """Call ``listener`` from now on for each guest that ends, or gets another main process."""
@@ -216,7 +216,7 @@ class ProcessTable:
         :raises DriverError: there is such a record.
         """
         if (it := self._store.find_unusable(guest_uuid)) is not None:
-            raise DriverError(it.message)
+            raise DriverError(it.lost_reason)
 
     def forbid_guests(self, pids: set[int]) -> None:
         """Check that none of the processes is the main process of a guest or one of its descendants.
@@ -262,7 +262,7 @@ class ProcessTable:
         # the file.
         with self._lock:
             found = {it.guest_uuid: self._store.find_unusable(it.guest_uuid) for it in self._unusable}
-        return {guest_uuid: it.message for guest_uuid, it in found.items() if it is not None}
+        return {guest_uuid: it.lost_reason for guest_uuid, it in found.items() if it is not None}
 
     def running_records(self) -> list[ProcessRecord]:
         """The records of the guests that run now."""

@@ -289,7 +289,7 @@ class UnusableRecord:
         return self.path.name.removesuffix(RECORD_SUFFIX)
 
     @property
-    def message(self) -> str:
+    def lost_reason(self) -> str:
         """The reason why the record cannot be used, and the remedy."""
         return (
             f"the guest record {self.path} cannot be used ({self.reason}), so its guest is not managed:"

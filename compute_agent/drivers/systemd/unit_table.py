@@ -177,11 +177,7 @@ class UnitTable(GuestTable):
         report: Callable[[GuestChange], None],
         guest_names: Collection[str] = (),
     ) -> None:
-        """Begin without guests.
-
-        :param guest_names: patterns for names; a unit with a matching name is a guest even without the
-            section.
-        """
+        """Begin without guests; see :class:`~compute_agent.drivers.systemd.driver.SystemdDriver`."""
         super().__init__(driver, host, groups, report)
         self._manager = manager
         self._guest_names = guest_names
@@ -333,7 +329,7 @@ class UnitTable(GuestTable):
             settings.guest_settings,
             str(folder),
             {"unit": unit.name},
-            declared=dict(settings.declared),
+            declared=settings.declared,
             declared_by=SettingSource.UNIT,
             declared_problems=settings.problems,
             run=(main.pid, start or 0.0) if unit.invocation else None,

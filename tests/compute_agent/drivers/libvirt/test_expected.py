@@ -34,7 +34,7 @@ def domains(owners):
             raise owners[0]
         return owners[0]
 
-    return ExpectedDomains("libvirt", usual_owner)
+    return ExpectedDomains(usual_owner)
 
 
 @pytest.fixture

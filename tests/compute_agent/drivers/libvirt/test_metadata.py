@@ -5,7 +5,7 @@ import re
 import pytest
 
 from compute_agent.drivers.libvirt import domain_metadata
-from compute_agent.drivers.libvirt.domain_metadata import describe_domain, usual_owner
+from compute_agent.drivers.libvirt.domain_metadata import describe_domain, read_owner, usual_owner
 from compute_agent.model.guest import GuestIdentity
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 
@@ -50,7 +50,7 @@ def domain(metadata="", vcpu="<vcpu placement='static'>4</vcpu>", rest=""):
 def test_a_domain_without_metadata_has_default_settings():
     found = describe_domain(domain())
     assert (found.uuid, found.name, found.settings) == (UUID, "instance-0000000e", GuestSettings(vcpus=4))
-    assert (found.owner, found.problems) == ("", ())
+    assert (read_owner(domain()), found.declared_problems) == ("", ())
 
 
 def test_all_of_our_settings_are_read():
@@ -76,7 +76,7 @@ def test_all_of_our_settings_are_read():
 @pytest.mark.parametrize("minor", [0, 1])
 def test_the_flavor_that_nova_wrote_is_read_and_declares_no_settings(minor):
     found = describe_domain(domain(NOVAS.format(minor=minor, thread="require")))
-    assert (found.settings, found.declared, found.problems) == (GuestSettings(vcpus=4), {}, ())
+    assert (found.settings, found.declared, found.declared_problems) == (GuestSettings(vcpus=4), {}, ())
     assert found.identity == GuestIdentity(
         display_name="vm",
         flavor="pinned",
@@ -121,7 +121,7 @@ def test_metadata_of_older_nova_has_only_the_boot_source():
 def test_a_setting_that_cannot_be_used_is_named_and_has_its_default(name, value):
     found = describe_domain(domain(OURS.format(f"<guest:{name}>{value}</guest:{name}>")))
     assert found.settings == GuestSettings(vcpus=4)
-    (problem,) = found.problems
+    (problem,) = found.declared_problems
     assert problem.startswith(f"{name} = '{value[:80]}' cannot be used")
     assert len(problem) < 200
 
@@ -168,7 +168,7 @@ def test_guest_cpus_are_those_that_are_plugged_in():
 def test_the_user_of_the_process_is_read_from_the_label():
     label = "<seclabel type='dynamic' model='dac' relabel='yes'><label>+64055:+108</label></seclabel>"
     other = "<seclabel type='dynamic' model='apparmor'><label>libvirt-x</label></seclabel>"
-    assert describe_domain(domain(rest=other + label)).owner == "+64055"
+    assert read_owner(domain(rest=other + label)) == "+64055"
 
 
 def test_the_user_of_processes_without_a_label_is_that_of_the_base_label():

@@ -82,9 +82,9 @@ def test_settings_are_parsed_and_the_last_assignment_applies():
 
 
 def test_an_empty_assignment_means_the_default():
-    assert parse_section(
-        [("Vcpus", "4"), ("Class", "gold"), ("Vcpus", ""), ("Class", "")]
-    ) == DeclaredSettings(declared={})
+    assert (
+        parse_section([("Vcpus", "4"), ("Class", "gold"), ("Vcpus", ""), ("Class", "")]) == DeclaredSettings()
+    )
 
 
 def test_lines_without_effect_are_named():
@@ -139,13 +139,13 @@ def test_drop_ins_override_the_unit_file(write):
 
 
 def test_a_drop_in_alone_makes_a_service_a_guest(write):
-    assert read_settings(write("[Service]\n", "[X-ComputeAgent]\n")) == DeclaredSettings(declared={})
+    assert read_settings(write("[Service]\n", "[X-ComputeAgent]\n")) == DeclaredSettings()
     assert read_settings(write("[Service]\n", "[Service]\n")) is None
 
 
 def test_a_service_that_an_option_names_is_a_guest_without_a_section(write):
-    assert read_settings(write("[Service]\n"), is_chosen=True) == DeclaredSettings(declared={})
-    assert read_settings([], is_chosen=True) == DeclaredSettings(declared={})
+    assert read_settings(write("[Service]\n"), is_chosen=True) == DeclaredSettings()
+    assert read_settings([], is_chosen=True) == DeclaredSettings()
 
 
 @pytest.mark.parametrize("is_chosen", [False, True])
