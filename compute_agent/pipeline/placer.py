@@ -25,24 +25,16 @@ LOG = logging.getLogger(__name__)
 
 
 class GuestPlacer:
-    """Assigns CPUs to the guests of the cache. Only the worker of the pipeline uses this object.
-
-    :ivar host_state: the present state of the host, which the worker replaces.
-    """
+    """Assigns CPUs to the guests of the cache. Only the worker of the pipeline uses this object."""
 
     def __init__(
-        self,
-        host_state: HostState,
-        cache: GuestCache,
-        observe: Callable[[Guest], KernelPlacement],
-        recorder: EventRecorder,
+        self, cache: GuestCache, observe: Callable[[Guest], KernelPlacement], recorder: EventRecorder
     ) -> None:
         """Place the guests of ``cache``.
 
         :param observe: reads the CPUs and memory nodes that the kernel lets a guest use; can raise
             GuestGoneError.
         """
-        self.host_state = host_state
         self._recorder = recorder
         self._cache = cache
         self._observe = observe
@@ -58,6 +50,11 @@ class GuestPlacer:
         """
         self._contested: tuple[HostState, CpuSet] | None = None
         """The host state, and the held CPUs on which guests may also float, at the last _keep_apart()."""
+
+    @property
+    def host_state(self) -> HostState:
+        """The present state of the host."""
+        return self._cache.host_state
 
     def decide_place(
         self, guest: Guest, allocation: Allocation, current: CpuAssignment | None = None
