@@ -380,13 +380,8 @@ class GuestPlacer:
             self._balanced = present
             return
         self._cache.assign_cpus(entry, move.assignment)
-        told, reason = (
-            "Guest %s is moved to better CPUs (gain %.1f): it now runs%s",
-            self.place_reason(entry.allocation),
-        )
-        self._recorder.record_done(
-            LOG.info, EventKind.MOVE, entry.guest, told, move.gain, entry.place_words, reason=reason
-        )
+        message = "Guest %s is moved to better CPUs (gain %.1f): it now runs%s"
+        self._tell_place(entry, message, move.gain, kind=EventKind.MOVE)
 
     def place_reason(self, allocation: Allocation | None) -> str:
         """The reason for a guest's assignment as text: its allocation, the policy, and the free CPUs."""
@@ -401,10 +396,12 @@ class GuestPlacer:
         name = next((name for name, policy in POLICIES.items() if policy is host_state.policy), "")
         return f"it holds {host_state.in_words(allocation)}; policy {name} left {free}"
 
-    def _tell_place(self, entry: CachedGuest, message: str) -> None:
+    def _tell_place(
+        self, entry: CachedGuest, message: str, *values: object, kind: EventKind = EventKind.PLACE
+    ) -> None:
         reason = self.place_reason(entry.allocation)
         self._recorder.record_done(
-            LOG.info, EventKind.PLACE, entry.guest, message, entry.place_words, reason=reason
+            LOG.info, kind, entry.guest, message, *values, entry.place_words, reason=reason
         )
 
     def read_back(self, guest: Guest, found: KernelPlacement) -> CpuAssignment | None:

@@ -514,12 +514,10 @@ class GuestPipeline:
             raise GuestRefusedError(place.reason)
         if place is not None and not event.dry_run:
             self._cache.assign_cpus(entry, place)
-            told, reason = (
-                "Guest %s is moved, as an operator asked: it now runs%s",
-                self._placer.place_reason(entry.allocation),
-            )
+            message = "Guest %s is moved, as an operator asked: it now runs%s"
+            reason = self._placer.place_reason(entry.allocation)
             self._recorder.record_done(
-                LOG.info, EventKind.MOVE, entry.guest, told, entry.place_words, reason=reason
+                LOG.info, EventKind.MOVE, entry.guest, message, entry.place_words, reason=reason
             )
             self._finish_event()
         return place
