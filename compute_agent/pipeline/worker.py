@@ -403,18 +403,14 @@ class GuestPipeline:
             self._cache.remove(guest.uuid)
             driver.discard(guest)
             raise
-        self._tell_start(entry, "Guest %s (pid %d) started%s")
-        self._finish_event()
-        return view_guest(entry, self.host_state.topology)
+        return self._finish_start(entry, "Guest %s (pid %d) started%s")
 
     def _adopt_guest(self, event: AdoptGuest) -> GuestView:
         driver, assignment = self._admit_guest(event)
         guest = driver.adopt_guest(event.uuid, event.name, event.settings, event.origin, event.declared)
         entry = self._new_entry(guest, event, assignment)
         self._cache.add(entry)
-        self._tell_start(entry, "Guest %s (pid %d) adopted%s")
-        self._finish_event()
-        return view_guest(entry, self.host_state.topology)
+        return self._finish_start(entry, "Guest %s (pid %d) adopted%s")
 
     def _new_entry(
         self, guest: Guest, event: StartGuest | AdoptGuest, assignment: CpuAssignment | None
@@ -424,11 +420,13 @@ class GuestPipeline:
         self._classifier.report_problems(guest)
         return CachedGuest(guest, event.allocation, assignment, as_of=event.as_of, owner=event.owner)
 
-    def _tell_start(self, entry: CachedGuest, message: str) -> None:
+    def _finish_start(self, entry: CachedGuest, message: str) -> GuestView:
         guest, reason = entry.guest, self._placer.place_reason(entry.allocation)
         self._recorder.record_done(
             LOG.info, EventKind.START, guest, message, guest.pid, entry.place_words, reason=reason
         )
+        self._finish_event()
+        return view_guest(entry, self.host_state.topology)
 
     def _admit_guest(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, CpuAssignment | None]:
         """Check that a new guest can be placed; return the driver that starts it and its assignment.
