@@ -54,6 +54,9 @@ class CookieTable:
         """As the kernel."""
         self._cookies.update(dict.fromkeys(self._threads[pid], pid))
 
+    def clear_own_cookie(self):
+        """Do nothing: the agent of the benchmark has no cookie."""
+
 
 class NoNotes:
     """Notes in memory."""
@@ -180,7 +183,7 @@ def main() -> int:
         schedules = KernelSchedules()
         schedules.read = lambda tid: KernelSchedules.read(schedules, 0)
         schedules.write = lambda tid, schedule: None
-        realtime = RealtimeController(driver, {"LSR": 5}, schedules, lambda: "")
+        realtime = RealtimeController(driver, {"LSR": 5}, NoNotes(), schedules)
         cookies = CoreCookieController(
             driver, {"LSR": CoreScope.GUEST}, NoNotes(), CookieTable(targets, driver)
         )

@@ -18,7 +18,7 @@ Order of calls: after an event that changes a guest, the worker's enforcer calls
 with the targets of all guests. After that, it calls ``apply`` for each guest with pending changes. The
 periodic reconcile calls ``describe_drift`` before ``apply``. A dry run calls only ``plan_changes``, and a
 release of the host calls only ``release``. ``make_controllers`` in
-:mod:`compute_agent.agent.configured_host` decides the order of controllers.
+:mod:`compute_agent.agent.configured_controllers` decides the order of controllers.
 
 Most controllers change the settings of a guest through the driver. A controller itself writes schedules and
 cookies of threads, and files that concern the whole host. No controller imports another one, and no module of

@@ -7,7 +7,7 @@ cannot be read or changed now; the worker calls again.
 A new controller implements :class:`KernelController`. A controller that handles one guest at a time inherits
 from :class:`GuestController`, a controller that handles all guests together in sync() from
 :class:`HostController`. Dry run, reconcile and release call all controllers in the order in which
-:mod:`compute_agent.agent.configured_host` makes them.
+:mod:`compute_agent.agent.configured_controllers` makes them.
 """
 
 from __future__ import annotations

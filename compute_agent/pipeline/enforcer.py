@@ -118,6 +118,7 @@ class GuestEnforcer:
 
     def __init__(
         self,
+        host_state: HostState,
         controllers: Sequence[KernelController],
         metrics: AgentMetrics,
         recorder: EventRecorder,
@@ -132,7 +133,7 @@ class GuestEnforcer:
         self._controllers = controllers
         self._recorder = recorder
         self._metrics = metrics
-        self.cache = GuestCache(frozenset(controller.name for controller in controllers))
+        self.cache = GuestCache(frozenset(controller.name for controller in controllers), host_state)
         self._expected = ExpectedGuests(self.cache)
         self._comparisons = 0
 
@@ -146,7 +147,7 @@ class GuestEnforcer:
         for entry in self.cache:
             self.cache.mark_pending(entry)
 
-    def compare_all(self, host_state: HostState) -> None:
+    def compare_all(self) -> None:
         """Compare the kernel with the wanted settings of each guest.
 
         If a setting differs, the controller becomes pending for the guest. A controller takes part in one of
@@ -159,24 +160,24 @@ class GuestEnforcer:
             if self._comparisons == 0 or number % controller.compare_rounds == 0
         ]
         self._comparisons += 1
-        targets = self._sync_with(due if self.cache.synced else self._controllers, host_state)
+        targets = self._sync_with(due if self.cache.synced else self._controllers)
         for entry, target in zip(self.cache, targets, strict=True):
             # A limit of throttling is repaired at once, because it protects other guests.
             self._compare_guest(entry, target, self._controllers if entry.limits else due)
 
-    def apply(self, host_state: HostState, but: CachedGuest | None = None) -> None:
+    def apply(self, but: CachedGuest | None = None) -> None:
         """Run the controllers for all pending changes. If a change fails, it is logged and stays pending.
 
         Floating guests come first, because they have to leave the CPUs to which other guests will be pinned.
 
         :param but: a guest that is left out; None for no guest.
         """
-        self._sync(host_state)
+        self._sync()
         for controller in self._controllers:
             waiting = [entry for entry in self.cache if controller.name in entry.pending and entry is not but]
-            for entry in sorted(waiting, key=lambda entry: _is_pinned(entry, host_state)):
+            for entry in sorted(waiting, key=lambda entry: _is_pinned(entry, self.cache.host_state)):
                 try:
-                    self._apply_controller(controller, entry, host_state)
+                    self._apply_controller(controller, entry)
                 except GuestGoneError:
                     pass  # skipped: the guest has ended, and the queue has the event
                 except (DriverError, OSError) as error:
@@ -184,27 +185,25 @@ class GuestEnforcer:
                     continue
                 entry.pending.discard(controller.name)
 
-    def apply_to(self, entry: CachedGuest, host_state: HostState) -> None:
+    def apply_to(self, entry: CachedGuest) -> None:
         """Run the pending controllers for one guest.
 
         :raises DriverError: a controller has failed. The controllers after it were not called and stay
             pending.
         """
-        self._sync(host_state)
+        self._sync()
         for controller in self._controllers:
             if controller.name in entry.pending:
                 try:
-                    self._apply_controller(controller, entry, host_state)
+                    self._apply_controller(controller, entry)
                 # Errors of files are raised as DriverError, because senders of requests handle no other
                 # error.
                 except OSError as error:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
 
-    def _apply_controller(
-        self, controller: KernelController, entry: CachedGuest, host_state: HostState
-    ) -> None:
-        changed = controller.apply(self._target_for(entry, host_state))
+    def _apply_controller(self, controller: KernelController, entry: CachedGuest) -> None:
+        changed = controller.apply(self._target_for(entry))
         LOG.debug(
             "The controller %s has compared guest %s with its settings: the guest %s",
             controller.name,
@@ -212,11 +211,11 @@ class GuestEnforcer:
             _OUTCOMES[changed],
         )
 
-    def lift_limits(self, entry: CachedGuest, host_state: HostState) -> None:
+    def lift_limits(self, entry: CachedGuest) -> None:
         """Remove the limits of a guest that now has the setting ``preserve``. A failure is logged."""
         # The limits are cleared before the target is made, because the target has a copy of the limits.
         entry.limits.clear()
-        target = self._target_for(entry, host_state)
+        target = self._target_for(entry)
         # Controllers of cache groups (acts_early) are left out, because they remove limits in sync().
         for controller in (each for each in self._controllers if not each.acts_early):
             try:
@@ -227,12 +226,12 @@ class GuestEnforcer:
             except (DriverError, OSError) as error:
                 self._note_failure(controller, error)
 
-    def expect_guest(self, guest: Guest, allocation: Allocation | None, host_state: HostState) -> None:
+    def expect_guest(self, guest: Guest, allocation: Allocation | None) -> None:
         """Prepare the start of a guest: make its cache group, and bring its CPUs online."""
         self._expected.add(guest, allocation)
-        self._sync(host_state)
+        self._sync()
 
-    def begin_guest(self, guest: Guest, host_state: HostState) -> None:
+    def begin_guest(self, guest: Guest) -> None:
         """Bind the memory of an expected guest during its start, and put its process into its cache group.
 
         :raises DriverError: a controller has failed.
@@ -242,11 +241,11 @@ class GuestEnforcer:
         # start of the guest. A preserved guest is expected only so that its CPUs are online.
         if one is None or one.guest.settings.preserve:
             return
-        self._sync(host_state)
+        self._sync()
         # Memory is bound first, because pages that QEMU has pinned cannot move any more.
         for controller in sorted(self._controllers, key=lambda controller: controller.acts_early):
             try:
-                controller.begin_guest(_target_of(one, host_state))
+                controller.begin_guest(_target_of(one, self.cache.host_state))
             except OSError as error:
                 raise DriverError(f"{controller.name}: {error}") from error
         self._expected.note_delay(guest)
@@ -267,19 +266,19 @@ class GuestEnforcer:
         for controller in self._controllers:
             self._metrics.pending.labels(controller.name).set(waiting[controller.name])
 
-    def _sync(self, host_state: HostState) -> None:
+    def _sync(self) -> None:
         if not self.cache.synced:
-            self._sync_with(self._controllers, host_state)
+            self._sync_with(self._controllers)
 
-    def _sync_with(self, controllers: Sequence[KernelController], host_state: HostState) -> list[GuestTarget]:
+    def _sync_with(self, controllers: Sequence[KernelController]) -> list[GuestTarget]:
         """Call sync() of controllers, and return the targets of all guests in the order of the cache."""
         # Preserved guests are among the targets, so that no other guest gets their CPUs and cache ways.
-        targets = [self._target_for(entry, host_state) for entry in self.cache]
-        expected = [_target_of(one, host_state) for one in self._expected.waiting_guests()]
-        synced = True
+        targets = [self._target_for(entry) for entry in self.cache]
+        expected = [_target_of(one, self.cache.host_state) for one in self._expected.waiting_guests()]
+        synced, zones = True, self.cache.host_state.all_zones
         for controller in controllers:
             try:
-                controller.sync([*targets, *expected] if controller.awaits else targets, host_state.all_zones)
+                controller.sync([*targets, *expected] if controller.awaits else targets, zones)
             # ``synced`` stays False, so that the next event calls all controllers again.
             except (DriverError, OSError) as error:
                 self._note_failure(controller, error)
@@ -356,29 +355,25 @@ class GuestEnforcer:
                 self._metrics.drift.labels(controller.name).inc()
                 entry.pending.add(controller.name)
 
-    def _target_for(self, entry: CachedGuest, host_state: HostState) -> GuestTarget:
-        online, spare = self._online_cpus(host_state), frozenset[int]()
+    def _target_for(self, entry: CachedGuest) -> GuestTarget:
+        online, spare = self._online_cpus(), frozenset[int]()
         # If all CPUs of the guest are offline, the guest runs on online CPUs that no other guest holds.
         if entry.assignment is not None and online.isdisjoint(entry.assignment.cpus):
             others = [held for uuid, held in self.cache.held_cpus().items() if uuid != entry.guest.uuid]
             spare = online.difference(*others)
         return GuestTarget(entry.guest, entry.assignment, online, entry.allocation, dict(entry.limits), spare)
 
-    def _online_cpus(self, host_state: HostState) -> CpuSet:
+    def _online_cpus(self) -> CpuSet:
         """The CPUs that are online now, which a power manager can change between two events."""
-        return (
-            host_state.reachable_cpus
-            if self._read_online is None
-            else self.refresh_online(host_state).topology.online
-        )
+        state = self.cache.host_state
+        return state.reachable_cpus if self._read_online is None else self.read_host_state().topology.online
 
-    def refresh_online(self, host_state: HostState) -> HostState:
+    def read_host_state(self) -> HostState:
         """The host state, updated with the CPUs that are online now."""
         # The online CPUs are read only on hosts with a power manager, because this method is called for each
         # guest.
-        if self._read_online is None or not host_state.powered:
-            return host_state
-        return host_state.with_online(self._read_online())
+        state = self.cache.host_state
+        return state.with_online(self._read_online()) if self._read_online and state.powered else state
 
     def _note_failure(self, controller: KernelController, error: Exception) -> None:
         LOG.error("The controller %s has failed: %s; the agent tries again", controller.name, error)

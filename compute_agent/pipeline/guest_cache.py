@@ -9,6 +9,7 @@ from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
 from compute_agent.model.resource import ThrottleControl
+from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.report.history import ConsumerOwner
 
@@ -99,9 +100,11 @@ class UnclaimedHolding:
 class GuestCache:
     """The guests of the host by uuid. Only the worker changes this object, under the lock of the pipeline."""
 
-    def __init__(self, controllers: frozenset[str]) -> None:
+    def __init__(self, controllers: frozenset[str], host_state: HostState) -> None:
         """:param controllers: the names of all controllers."""
         self.controllers = controllers
+        self.host_state = host_state
+        """The present state of the host, which the worker replaces."""
         self.synced = False
         """Whether no guest has changed since the last successful sync() of all controllers."""
         self.unclaimed: dict[str, UnclaimedHolding] = {}

@@ -22,7 +22,7 @@ from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.files import write_durably
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import SETTING_NAMES, SettingSource, read_setting, setting_text
-from compute_agent.pipeline.guest_cache import ConsumerFacts
+from compute_agent.pipeline.guest_cache import ConsumerFacts, GuestCache
 from compute_agent.pipeline.host_state import HostState
 
 LOG = logging.getLogger(__name__)
@@ -194,21 +194,22 @@ class ResolutionInput:
 class GuestClassifier:
     """Resolves guests' settings, and reports a problem once; only the worker uses the object."""
 
-    def __init__(self, manual: ManualSettings, recorder: EventRecorder) -> None:
+    def __init__(self, manual: ManualSettings, recorder: EventRecorder, cache: GuestCache) -> None:
         self.manual = manual
         self._recorder = recorder
+        self._cache = cache
         self._reported: dict[str, set[str]] = {}
         """The problems that were reported, by uuid of the guest."""
 
-    def classify_guest(self, guest: Guest, consumer: ConsumerFacts, host_state: HostState) -> Guest:
+    def classify_guest(self, guest: Guest, consumer: ConsumerFacts) -> Guest:
         """Return the guest with its settings resolved from all sources."""
         # Before the first resolution of a guest, ``settings`` can have values that its driver has set.
         declared = (
             guest.declared if guest.setting_sources else {**guest.settings.chosen_values, **guest.declared}
         )
         found = resolve_settings(
-            host_state.classification,
-            guest_facts(guest, consumer, host_state),
+            self._cache.host_state.classification,
+            guest_facts(guest, consumer, self._cache.host_state),
             guest.settings.vcpus,
             declared,
             guest.declared_by,
@@ -224,14 +225,12 @@ class GuestClassifier:
             rule=found.rule,
         )
 
-    def resolution_input(
-        self, guest: Guest, consumer: ConsumerFacts, host_state: HostState
-    ) -> ResolutionInput:
+    def resolution_input(self, guest: Guest, consumer: ConsumerFacts) -> ResolutionInput:
         """The inputs from which a guest's settings are resolved.
 
         A caller can also resolve them by other rules.
         """
-        facts = guest_facts(guest, consumer, host_state)
+        facts = guest_facts(guest, consumer, self._cache.host_state)
         return ResolutionInput(guest, facts, self.manual.values(guest.uuid))
 
     def report_problems(self, guest: Guest) -> None:

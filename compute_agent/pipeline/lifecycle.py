@@ -117,7 +117,7 @@ class GuestLifecycle:
         if entry is None:
             # A guest that was lost before keeps its former CPUs.
             lost = self._cache.lost.get(guest.uuid)
-            place = lost.assignment if lost and self._placer.host_state.places_guests else None
+            place = lost.assignment if lost and self._cache.host_state.places_guests else None
             held = self._held_before(guest, allocation)
             owner = owner or self._owners.get(guest.uuid)
             without_room = lost is not None and lost.without_room
@@ -139,11 +139,11 @@ class GuestLifecycle:
             entry.migration = None if through is None else through.migration
         self._placer.place_guest(entry)
         # Only a guest that has just started is stopped, because a guest that has run longer would lose work.
-        if event.started and entry.refusal and self._placer.host_state.refuse_unplaced:
+        if event.started and entry.refusal and self._cache.host_state.refuse_unplaced:
             self._stop_unplaced(entry)
 
     def _classify_guest(self, guest: Guest, consumer: ConsumerFacts) -> Guest:
-        found = self._classifier.classify_guest(guest, consumer, self._placer.host_state)
+        found = self._classifier.classify_guest(guest, consumer)
         self._classifier.report_problems(found)
         return found
 
@@ -165,7 +165,7 @@ class GuestLifecycle:
             self._classifier.report_change(before, guest)
         # Limits are removed now, because throttling ignores preserved guests from now on.
         if guest.settings.preserve and not before.settings.preserve and entry.limits:
-            self._enforcer.lift_limits(entry, self._placer.host_state)
+            self._enforcer.lift_limits(entry)
         entry.guest = guest
         self._cache.mark_pending(entry)
         return True
@@ -182,11 +182,11 @@ class GuestLifecycle:
             if entry is None or event.as_of < entry.as_of:
                 continue  # The entry has a newer answer of Placement, for example from a start.
             entry.as_of = event.as_of
-            allocation = self._placer.host_state.own_part(held)
+            allocation = self._cache.host_state.own_part(held)
             self._follow_migration(entry, event.migrations.get(uuid))
             entry.owner = event.owners.get(uuid, entry.owner)
             if allocation != entry.allocation:
-                held_now = self._placer.host_state.in_words(allocation)
+                held_now = self._cache.host_state.in_words(allocation)
                 self._recorder.record_done(
                     LOG.info, EventKind.HOLD, entry.guest, "The allocation of guest %s is now: %s", held_now
                 )
@@ -370,7 +370,7 @@ class GuestLifecycle:
         """Add a running guest to the cache, with the state that the previous run of the agent has saved."""
         uuid = guest.uuid
         # Saved CPUs are used only with a policy that pins guests.
-        assignment = old.assignment if self._placer.host_state.places_guests else None
+        assignment = old.assignment if self._cache.host_state.places_guests else None
         limits = dict(self._limits.get(uuid, {}))
         owner = self._owners.get(uuid)
         # Whether there is room now is not known before Placement answers, so the guest keeps its class.
@@ -379,7 +379,7 @@ class GuestLifecycle:
             found, old.allocation, assignment, limits=limits, owner=owner, without_room=old.without_room
         )
         if limits and found.settings.preserve:
-            self._enforcer.lift_limits(entry, self._placer.host_state)
+            self._enforcer.lift_limits(entry)
         self._cache.add(entry)
         # The state file does not have the migration of a guest. If the consumer of a migration holds the
         # saved allocation, the guest is migrating.
@@ -426,7 +426,7 @@ class GuestLifecycle:
         self._placer.follow_guests()
         # A comparison of a guest uses the state of the process that the list has just read.
         with procfs.sharing_reads(readings):
-            self._enforcer.compare_all(self._placer.host_state)
+            self._enforcer.compare_all()
 
     def _find_guest(self, guest: Guest) -> None:
         """Add a guest that is neither in the cache nor in the saved state, with its CPUs from the kernel."""
@@ -453,11 +453,11 @@ class GuestLifecycle:
         known = self._cache.unclaimed.get(guest.uuid) or self._cache.lost.get(guest.uuid)
         if reported is not None or known is None or known.allocation is None:
             return reported
-        allocation = self._placer.host_state.own_part(known.allocation)
+        allocation = self._cache.host_state.own_part(known.allocation)
         LOG.info(
             "Placement does not answer, so guest %s keeps its last known allocation: %s",
             guest,
-            self._placer.host_state.in_words(allocation),
+            self._cache.host_state.in_words(allocation),
         )
         return allocation
 

@@ -25,24 +25,16 @@ LOG = logging.getLogger(__name__)
 
 
 class GuestPlacer:
-    """Assigns CPUs to the guests of the cache. Only the worker of the pipeline uses this object.
-
-    :ivar host_state: the present state of the host, which the worker replaces.
-    """
+    """Assigns CPUs to the guests of the cache. Only the worker of the pipeline uses this object."""
 
     def __init__(
-        self,
-        host_state: HostState,
-        cache: GuestCache,
-        observe: Callable[[Guest], KernelPlacement],
-        recorder: EventRecorder,
+        self, cache: GuestCache, observe: Callable[[Guest], KernelPlacement], recorder: EventRecorder
     ) -> None:
         """Place the guests of ``cache``.
 
         :param observe: reads the CPUs and memory nodes that the kernel lets a guest use; can raise
             GuestGoneError.
         """
-        self.host_state = host_state
         self._recorder = recorder
         self._cache = cache
         self._observe = observe
@@ -58,6 +50,11 @@ class GuestPlacer:
         """
         self._contested: tuple[HostState, CpuSet] | None = None
         """The host state, and the held CPUs on which guests may also float, at the last _keep_apart()."""
+
+    @property
+    def host_state(self) -> HostState:
+        """The present state of the host."""
+        return self._cache.host_state
 
     def decide_place(
         self, guest: Guest, allocation: Allocation, current: CpuAssignment | None = None
@@ -383,13 +380,8 @@ class GuestPlacer:
             self._balanced = present
             return
         self._cache.assign_cpus(entry, move.assignment)
-        told, reason = (
-            "Guest %s is moved to better CPUs (gain %.1f): it now runs%s",
-            self.place_reason(entry.allocation),
-        )
-        self._recorder.record_done(
-            LOG.info, EventKind.MOVE, entry.guest, told, move.gain, entry.place_words, reason=reason
-        )
+        message = "Guest %s is moved to better CPUs (gain %.1f): it now runs%s"
+        self._tell_place(entry, message, move.gain, kind=EventKind.MOVE)
 
     def place_reason(self, allocation: Allocation | None) -> str:
         """The reason for a guest's assignment as text: its allocation, the policy, and the free CPUs."""
@@ -404,10 +396,12 @@ class GuestPlacer:
         name = next((name for name, policy in POLICIES.items() if policy is host_state.policy), "")
         return f"it holds {host_state.in_words(allocation)}; policy {name} left {free}"
 
-    def _tell_place(self, entry: CachedGuest, message: str) -> None:
+    def _tell_place(
+        self, entry: CachedGuest, message: str, *values: object, kind: EventKind = EventKind.PLACE
+    ) -> None:
         reason = self.place_reason(entry.allocation)
         self._recorder.record_done(
-            LOG.info, EventKind.PLACE, entry.guest, message, entry.place_words, reason=reason
+            LOG.info, kind, entry.guest, message, *values, entry.place_words, reason=reason
         )
 
     def read_back(self, guest: Guest, found: KernelPlacement) -> CpuAssignment | None:

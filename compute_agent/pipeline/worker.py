@@ -116,12 +116,12 @@ class GuestPipeline:
         self._recorder = recorder = recorder or EventRecorder()
         self.foreign_devices: frozenset[str] = frozenset()
         """Addresses of the PCI devices that other programs reported to Placement at the last report."""
-        self._enforcer = GuestEnforcer(controllers, metrics, recorder, read_online)
+        self._enforcer = GuestEnforcer(host_state, controllers, metrics, recorder, read_online)
         self._save = save
         self._metrics = metrics
         self._cache = self._enforcer.cache
-        self._placer = GuestPlacer(host_state, self._cache, partial(observe_guest, driver), recorder)
-        self._classifier = GuestClassifier(manual or ManualSettings(), recorder)
+        self._placer = GuestPlacer(self._cache, partial(observe_guest, driver), recorder)
+        self._classifier = GuestClassifier(manual or ManualSettings(), recorder, self._cache)
         #: The dedicated CPUs that were offline at the last event.
         self._stopped: CpuSet = frozenset()
         self._lifecycle = GuestLifecycle(
@@ -184,7 +184,7 @@ class GuestPipeline:
         """The facts and the manual settings from which the settings of each guest are resolved."""
         with self._lock:
             resolve = self._classifier.resolution_input
-            return [resolve(one.guest, one.consumer_facts, self.host_state) for one in self._cache]
+            return [resolve(one.guest, one.consumer_facts) for one in self._cache]
 
     @property
     def unclaimed_holdings(self) -> dict[str, UnclaimedHolding]:
@@ -201,7 +201,7 @@ class GuestPipeline:
     @property
     def host_state(self) -> HostState:
         """The host state that the worker's decisions use."""
-        return self._placer.host_state
+        return self._cache.host_state
 
     @property
     def reported_tree(self) -> ProviderTree:
@@ -315,13 +315,13 @@ class GuestPipeline:
 
     def _carry_out(self, event: Event) -> GuestView | CpuAssignment | None:
         if isinstance(event, HostStateChanged):
-            tree, self._placer.host_state = self.host_state.tree, event.host_state
+            tree, self._cache.host_state = self.host_state.tree, event.host_state
             self._lifecycle.compare_devices(tree, event.host_state.tree)
             if event.controllers is not None:
                 self._enforcer.use_controllers(event.controllers)
         # The online CPUs are read at each event, because no event reports that CPUs go offline or come
         # online.
-        self._placer.host_state = self._enforcer.refresh_online(self.host_state)
+        self._cache.host_state = self._enforcer.read_host_state()
         self._report_stopped()
         try:
             self._take_over()
@@ -337,14 +337,12 @@ class GuestPipeline:
             case GuestStarted():
                 self._lifecycle.enter_guest(event)
             case GuestExpected(guest, allocation, owner):
-                guest = self._classifier.classify_guest(
-                    guest, ConsumerFacts(allocation, owner), self.host_state
-                )
-                self._enforcer.expect_guest(guest, allocation, self.host_state)
+                guest = self._classifier.classify_guest(guest, ConsumerFacts(allocation, owner))
+                self._enforcer.expect_guest(guest, allocation)
                 # _finish_event() is left out: libvirt waits for the answer, and no assignment has changed.
                 return None
             case GuestAppeared(guest):
-                self._enforcer.begin_guest(guest, self.host_state)
+                self._enforcer.begin_guest(guest)
                 return None
             case GuestStopped(guest, ending):
                 self._lifecycle.forget_ended(guest, ending)
@@ -396,8 +394,8 @@ class GuestPipeline:
             self._cache.add(entry)
             self._placer.sync()
             # Other guests come first, because floating guests have to leave the CPUs of the new guest.
-            self._enforcer.apply(self.host_state, but=entry)
-            self._enforcer.apply_to(entry, self.host_state)
+            self._enforcer.apply(but=entry)
+            self._enforcer.apply_to(entry)
             driver.release(guest)
         except Exception:
             # The program of the guest has not begun, so its removal loses no work. If the guest stayed
@@ -405,32 +403,30 @@ class GuestPipeline:
             self._cache.remove(guest.uuid)
             driver.discard(guest)
             raise
-        self._tell_start(entry, "Guest %s (pid %d) started%s")
-        self._finish_event()
-        return view_guest(entry, self.host_state.topology)
+        return self._finish_start(entry, "Guest %s (pid %d) started%s")
 
     def _adopt_guest(self, event: AdoptGuest) -> GuestView:
         driver, assignment = self._admit_guest(event)
         guest = driver.adopt_guest(event.uuid, event.name, event.settings, event.origin, event.declared)
         entry = self._new_entry(guest, event, assignment)
         self._cache.add(entry)
-        self._tell_start(entry, "Guest %s (pid %d) adopted%s")
-        self._finish_event()
-        return view_guest(entry, self.host_state.topology)
+        return self._finish_start(entry, "Guest %s (pid %d) adopted%s")
 
     def _new_entry(
         self, guest: Guest, event: StartGuest | AdoptGuest, assignment: CpuAssignment | None
     ) -> CachedGuest:
         consumer = ConsumerFacts(event.allocation, event.owner)
-        guest = self._classifier.classify_guest(guest, consumer, self.host_state)
+        guest = self._classifier.classify_guest(guest, consumer)
         self._classifier.report_problems(guest)
         return CachedGuest(guest, event.allocation, assignment, as_of=event.as_of, owner=event.owner)
 
-    def _tell_start(self, entry: CachedGuest, message: str) -> None:
+    def _finish_start(self, entry: CachedGuest, message: str) -> GuestView:
         guest, reason = entry.guest, self._placer.place_reason(entry.allocation)
         self._recorder.record_done(
             LOG.info, EventKind.START, guest, message, guest.pid, entry.place_words, reason=reason
         )
+        self._finish_event()
+        return view_guest(entry, self.host_state.topology)
 
     def _admit_guest(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, CpuAssignment | None]:
         """Check that a new guest can be placed; return the driver that starts it and its assignment.
@@ -445,7 +441,7 @@ class GuestPipeline:
         declared = {name: getattr(event.settings, name) for name in event.declared}
         draft = Guest(event.uuid, driver.name, event.name, 0, event.settings, declared=declared)
         consumer = ConsumerFacts(event.allocation, event.owner)
-        draft = self._classifier.classify_guest(draft, consumer, self.host_state)
+        draft = self._classifier.classify_guest(draft, consumer)
         # An adopted process is perhaps a guest that was lost before. The guest then keeps its former CPUs.
         lost = self._cache.lost.get(event.uuid)
         assignment = self._placer.decide_place(draft, event.allocation, lost.assignment if lost else None)
@@ -495,7 +491,7 @@ class GuestPipeline:
             return
         self._cache.mark_pending(entry)
         try:
-            self._enforcer.apply_to(entry, self.host_state)
+            self._enforcer.apply_to(entry)
         except DriverError:
             # The limit is removed, because it is not in effect, and throttling reads limits from
             # guest_views().
@@ -516,12 +512,10 @@ class GuestPipeline:
             raise GuestRefusedError(place.reason)
         if place is not None and not event.dry_run:
             self._cache.assign_cpus(entry, place)
-            told, reason = (
-                "Guest %s is moved, as an operator asked: it now runs%s",
-                self._placer.place_reason(entry.allocation),
-            )
+            message = "Guest %s is moved, as an operator asked: it now runs%s"
+            reason = self._placer.place_reason(entry.allocation)
             self._recorder.record_done(
-                LOG.info, EventKind.MOVE, entry.guest, told, entry.place_words, reason=reason
+                LOG.info, EventKind.MOVE, entry.guest, message, entry.place_words, reason=reason
             )
             self._finish_event()
         return place
@@ -556,7 +550,7 @@ class GuestPipeline:
         self._placer.sync()
         # The kernel is written before the file: after a crash in between, the next agent reads assignments
         # back from the kernel.
-        self._enforcer.apply(self.host_state)
+        self._enforcer.apply()
         # The time is recorded before the save, because the time until a guest is pinned does not include the
         # write of the file.
         self._applied = time.monotonic()

@@ -262,19 +262,20 @@ def assign_ways(
     """
     masks: dict[str, WayMask] = {}
     moves: list[MaskMove] = []
-    refused: dict[str, str] = {}
     # Owners that already have ways take precedence over new owners. Of the new owners, the one that wants
     # most ways comes first, because it is the hardest to place.
     order = [owner for owner in held if owner in wanted]
     order += sorted(wanted.keys() - held.keys(), key=lambda owner: (-wanted[owner], owner))
-    left = len(partition.pool)
+    left, served = len(partition.pool), []
     for owner in order:
-        reason = _refusal_reason(partition, wanted[owner], left)
-        if reason:
-            refused[owner] = reason
-        else:
+        if partition.rules.min_bits <= wanted[owner] <= left:
+            served.append(owner)
             left -= wanted[owner]
-    served = [owner for owner in order if owner not in refused]
+    # A reason has the ways that are left in the end. In the next call, the served owners come first, and the
+    # reason is the same.
+    refused = {
+        owner: _refusal_reason(partition, wanted[owner], left) for owner in order if owner not in served
+    }
     for owner in served:
         mask = held.get(owner, NO_WAYS)
         if _is_valid_mask(partition, mask) and not any(mask & other for other in masks.values()):
@@ -307,12 +308,10 @@ def _holes_allowed(rules: MaskRules) -> bool:
     return rules.sparse and rules.min_bits <= 1
 
 
-def _refusal_reason(partition: WayPartition, count: int, left: int) -> str | None:
+def _refusal_reason(partition: WayPartition, count: int, left: int) -> str:
     if count < partition.rules.min_bits:
         return f"{count} ways are fewer than the {partition.rules.min_bits} that a mask needs"
-    if count > left:
-        return f"{count} exclusive ways do not fit: {left} of {len(partition.pool)} are left"
-    return None
+    return f"{count} exclusive ways do not fit: {left} of {len(partition.pool)} are left"
 
 
 def _is_valid_mask(partition: WayPartition, mask: WayMask) -> bool:

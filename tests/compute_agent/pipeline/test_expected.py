@@ -141,7 +141,7 @@ def test_a_running_guest_of_the_same_uuid_counts_until_it_has_left(rig, controll
 
 def test_expected_guests_that_do_not_come_or_end_are_forgotten(rig):
     now = [0.0]
-    one = enforcer.ExpectedGuests(GuestCache(frozenset()), lambda: now[0])
+    one = enforcer.ExpectedGuests(GuestCache(frozenset(), HOST_STATE), lambda: now[0])
     one.add(draft(), HOLDS)
     one.add(replace(draft(), uuid="b"), HOLDS)
     one.note_process(replace(draft(HERE), uuid="b"))
@@ -162,7 +162,7 @@ def test_a_reconciliation_removes_preparations_for_guests_that_did_not_come(rig,
 
 
 def test_a_running_guest_is_not_expected():
-    cache = GuestCache(frozenset())
+    cache = GuestCache(frozenset(), HOST_STATE)
     one = enforcer.ExpectedGuests(cache)
     one.add(draft(), HOLDS)
     cache.add(CachedGuest(draft(HERE)))

@@ -263,6 +263,14 @@ def test_a_large_fragmented_cache_is_defragmented():
     assert len(result.moves) <= 16
 
 
+def test_a_refusal_has_the_same_reason_in_the_next_call():
+    division = partition_ways(rules(12), WayMask(), shared_ways=2)
+    wanted = {"b": 5, "c": 3, "d": 3, "a": 1}
+    first = assign_ways(division, {}, wanted)
+    assert first.refused == {"d": "3 exclusive ways do not fit: 1 of 10 are left"}
+    assert assign_ways(division, first.masks, wanted).refused == first.refused
+
+
 def test_the_worked_example_of_the_documentation():
     division = partition_ways(rules(12), WayMask(), shared_ways=2)
     assert division.pool == mask("3ff")
