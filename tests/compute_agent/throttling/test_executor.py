@@ -10,7 +10,7 @@ from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.throttling import executor
-from compute_agent.throttling.executor import MemoryReclaimer, ThrottleExecutor
+from compute_agent.throttling.executor import ThrottleExecutor, reclaim_from_guest
 from compute_agent.throttling.levers import ThrottleLever
 from compute_agent.throttling.telemetry import ThrottleTelemetry
 from compute_agent.throttling.triggers import WatermarkTrigger
@@ -361,7 +361,7 @@ def reclaim(tmp_path, monkeypatch):
             return found
 
         monkeypatch.setattr(executor, "reclaim_memory", reclaim_memory)
-        MemoryReclaimer(Pipeline(tmp_path), FakeDriver({0})).reclaim_memory(uuid, 256 * MIB)
+        reclaim_from_guest(Pipeline(tmp_path), FakeDriver({0}), uuid, 256 * MIB)
 
     return call
 
