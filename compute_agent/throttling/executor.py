@@ -10,7 +10,6 @@ reclaim memory before they limit or evict guests: the kernel moves memory that g
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -71,7 +70,7 @@ def reclaim_from_guest(pipeline: GuestPipeline, driver: GuestThreads, uuid: str,
     if pressure is not None and pressure > MAX_PRESSURE:
         raise DriverError(f"the guest has waited for memory in {pressure:g} % of the last 10 seconds")
     try:
-        done = reclaim_memory(group, amount, RECLAIM_SECONDS, time.monotonic)
+        done = reclaim_memory(group, amount, RECLAIM_SECONDS)
     except FileNotFoundError as error:
         raise DriverError(f"the kernel is older than Linux 5.19, or the guest has ended: {error}") from error
     except OSError as error:

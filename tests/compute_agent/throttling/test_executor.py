@@ -354,7 +354,7 @@ def reclaim(tmp_path, monkeypatch):
     def call(uuid="a", found=256 * MIB, pressure="0.00"):
         (tmp_path / "memory.pressure").write_text(f"some avg10={pressure} avg60=9.00 avg300=9.00 total=1\n")
 
-        def reclaim_memory(group, amount, seconds, monotonic):
+        def reclaim_memory(group, amount, seconds):
             assert (group, amount, seconds) == (str(tmp_path), 256 * MIB, 1.0)
             if isinstance(found, Exception):
                 raise found
