@@ -61,7 +61,6 @@ def measured(guest):
 
 
 MEMORY = ThrottleControl("memory_high")
-NO_SWAPS = "Filename Type Size\n"
 
 
 @pytest.mark.parametrize(
