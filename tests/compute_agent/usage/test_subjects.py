@@ -13,7 +13,7 @@ from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions, read_platform
 from compute_agent.usage import subjects
 from compute_agent.usage.snapshot import GuestAllotment
-from compute_agent.usage.subjects import CacheControlAllotments, SubjectFactory, build_subject
+from compute_agent.usage.subjects import CacheControlAllotments, SubjectFactory, SubjectInputs, build_subject
 from tests.compute_agent.builders import build_guest, load_options
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.resctrl import fake
@@ -32,9 +32,8 @@ from tests.compute_agent.throttling.watermarks.builders import QUOTA
 def test_class_and_dedicated_cpus_protect(qos_class, dedicated, rank, protected):
     guest = Guest("u", "process", "n", 42, GuestSettings(vcpus=3, qos_class=qos_class, priority=7))
     ways = {ThrottleControl("cache_ways", "0"): GuestAllotment(11.0, 1.0, 2.0**20)}
-    subject = build_subject(
-        guest, parse_classes(load_options()), dedicated=dedicated, started=5.0, others=ways
-    )
+    view = view_guest(CachedGuest(guest, {"host": {"PCPU": 3}} if dedicated else {}))
+    subject = build_subject(SubjectInputs(view, parse_classes(load_options()), caches=ways), 5.0)
     facts = subject.facts
     assert (facts.rank, facts.protected, facts.priority, facts.started) == (rank, protected, 7, 5.0)
     assert facts.allotments == {
