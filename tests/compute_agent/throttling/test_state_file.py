@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 
 from compute_agent.files import UnsafeFileError
 from compute_agent.model.resource import MEMORY_BANDWIDTH, ThrottleControl
-from compute_agent.throttling.interference.cases import CasePhase, InterferenceCase
+from compute_agent.throttling.interference.cases import CasePhase, InterferenceCase, SuspectPair
 from compute_agent.throttling.interference.evidence import SignalBaseline, SignalTrack
 from compute_agent.throttling.interference.state import (
     InterferenceState,
     PairRecord,
     SignalKey,
-    SuspectPair,
 )
 from compute_agent.throttling.state_file import (
     FILE_NAME,
