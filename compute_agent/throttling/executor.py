@@ -290,5 +290,5 @@ class ThrottleExecutor:
 def _preview_key(action: ThrottlingAct) -> Hashable:
     """The key by which the next round recognises a previewed action, and does not report it again."""
     if isinstance(action, CaseDecision):
-        return action.case.pair
+        return action.case.guest_pair
     return type(action), "" if isinstance(action, SwitchScheduling) else action.guest

@@ -199,7 +199,7 @@ class ThrottleTelemetry:
         by_name = {watch.name: watch for watch in watches}
         cases = [self._case_row(case, by_name.get(case.watch), state, now) for case in state.cases]
         # The pair of an open case has no row of its own, because the row of the case has more facts.
-        open_pairs = {case.pair for case in state.cases}
+        open_pairs = {case.guest_pair for case in state.cases}
         return cases + [
             self._pair_row(*pair, ", ".join(_remembered_facts(record, now)) or "forgotten")
             for pair, record in sorted(state.pairs.items())
@@ -210,7 +210,7 @@ class ThrottleTelemetry:
         self, case: InterferenceCase, watch: InterferenceWatch | None, state: InterferenceState, now: float
     ) -> dict[str, Any]:
         phase = f"{case.phase}, {now - case.since:.0f} s"
-        row = self._pair_row(*case.pair, phase)
+        row = self._pair_row(*case.guest_pair, phase)
         row |= {"correlation": round(case.correlation, 2), "limit": format_limit(case.limit, case)}
         if watch is not None:
             track = state.tracks.get(SignalKey(case.victim, watch.signal.name, case.knob.domain))

@@ -116,7 +116,7 @@ class InterferenceCase:
     exhausted: bool = False
 
     @property
-    def pair(self) -> SuspectPair:
+    def guest_pair(self) -> SuspectPair:
         """The watch, the victim and the suspect, which other cases can have as well."""
         return SuspectPair(self.watch, self.victim, self.suspect)
 

@@ -129,13 +129,13 @@ def _advance_cases(
         if CaseVerdict.NOT_GUILTY in verdicts:
             pairs = put_aside(pairs, case, now.time)
         if not VERDICTS.isdisjoint(verdicts):
-            record = pairs.get(case.pair, PairRecord()).with_verdict(now.time)
+            record = pairs.get(case.guest_pair, PairRecord()).with_verdict(now.time)
             # The command is called at most once a day for a pair, because the next verdict can come while the
             # command still runs.
             if record.verdicts >= watch.escalate_after and watch.escalate and not record.escalated:
                 decisions.append(CaseDecision(CaseVerdict.ESCALATE, after or case, level))
                 record = replace(record, escalated=True)
-            pairs[case.pair] = record
+            pairs[case.guest_pair] = record
     return InterferenceState(tuple(cases), pairs, state.tracks), decisions
 
 

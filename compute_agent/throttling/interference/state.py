@@ -89,8 +89,8 @@ def put_aside(
     pairs: Mapping[SuspectPair, PairRecord], case: InterferenceCase, time: float
 ) -> dict[SuspectPair, PairRecord]:
     """Forbid new cases of the same victim and suspect until an hour after ``time``; return the records."""
-    record = pairs.get(case.pair, PairRecord())
-    return {**pairs, case.pair: replace(record, aside_until=time + ASIDE_SECONDS)}
+    record = pairs.get(case.guest_pair, PairRecord())
+    return {**pairs, case.guest_pair: replace(record, aside_until=time + ASIDE_SECONDS)}
 
 
 def state_to_json(state: InterferenceState, now: float) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def state_to_json(state: InterferenceState, now: float) -> dict[str, Any]:
         "cases": [
             [
                 # Rows without keys keep the file small, because the file can have hundreds of baselines.
-                *(*case.pair, *case.knob, case.correlation, case.before),
+                *(*case.guest_pair, *case.knob, case.correlation, case.before),
                 *(list(case.limits), case.depth, case.phase, now - case.since, case.relapses),
                 *(case.guilty, case.exhausted),
             ]
