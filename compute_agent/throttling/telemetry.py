@@ -274,9 +274,15 @@ class ThrottleTelemetry:
             self._blame(case.suspect, decision.watch.signal.lever.metric, decision.watch.signal.name)
 
     def _record_failure(self, kind: EventKind, subject: NamedSubject | None, text: str, reason: str) -> None:
-        message = "An action on a guest or the host failed: %s: %s"
         self._recorder.record_event(
-            *(LOG.error, kind, subject, message, text, reason), reason=reason, outcome=EventOutcome.FAILED
+            LOG.error,
+            kind,
+            subject,
+            "An action on a guest or the host failed: %s: %s",
+            text,
+            reason,
+            reason=reason,
+            outcome=EventOutcome.FAILED,
         )
 
 
