@@ -63,7 +63,7 @@ from compute_agent.report.root_provider import DisableCause
 from compute_agent.threads import WakeSignal
 from compute_agent.throttling.arbiter import LimitArbiter
 from compute_agent.throttling.evictions import MAX_ENDS, GuestEvictions, GuestEvictor
-from compute_agent.throttling.executor import MemoryReclaimer, ThrottleExecutor
+from compute_agent.throttling.executor import ThrottleExecutor, reclaim_from_guest
 from compute_agent.throttling.samplers import GuestReader
 from compute_agent.throttling.state_file import ThrottlingFile
 from compute_agent.throttling.telemetry import ThrottleTelemetry
@@ -276,7 +276,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             GuestEvictor(evictions.stop_guest, evictions.give_back),
             partial(reports.switch_scheduling, DisableCause.WATERMARK),
             ThrottleTelemetry(metrics.registry, recorder, reclaimed.count_blame),
-            MemoryReclaimer(pipeline, driver).reclaim_memory,
+            partial(reclaim_from_guest, pipeline, driver),
         )
         manual_throttling = ManualThrottling(
             limits,

@@ -14,7 +14,8 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
+from operator import add
 from pathlib import Path
 from typing import Final
 
@@ -66,16 +67,8 @@ class TracedNoise:
 
     def joined_with(self, other: TracedNoise) -> TracedNoise:
         """The sums of two measurements, with the longest interruption of the two."""
-        return TracedNoise(
-            self.runtime_us + other.runtime_us,
-            self.noise_us + other.noise_us,
-            max(self.longest_us, other.longest_us),
-            self.hardware + other.hardware,
-            self.nmi + other.nmi,
-            self.interrupts + other.interrupts,
-            self.softirqs + other.softirqs,
-            self.threads + other.threads,
-        )
+        sums = map(add, astuple(self), astuple(other))
+        return replace(TracedNoise(*sums), longest_us=max(self.longest_us, other.longest_us))
 
 
 def parse_trace(text: str) -> dict[int, TracedNoise]:

@@ -71,10 +71,9 @@ _PASSING: Final = frozenset({errno.EBUSY, errno.EAGAIN, errno.EINTR})
 
 @dataclass(frozen=True, slots=True)
 class IsolationStatus:
-    """The quiet CPUs, the work that stays on them, and the number of changed masks.
+    """The quiet CPUs, and the work that stays on them.
 
     :ivar stuck: the masks that cannot be changed as needed.
-    :ivar changed_masks: the number of masks, partition files and bans that differ from their originals.
     :ivar alone: the CPUs of valid partitions.
     :ivar refused: by uuid of the guest, messages about partitions that the guest does not have.
     :ivar balancers: messages about irqbalance processes that do not avoid the quiet CPUs.
@@ -83,7 +82,6 @@ class IsolationStatus:
 
     quiet: CpuSet = frozenset()
     stuck: tuple[StuckMask, ...] = ()
-    changed_masks: int = 0
     alone: CpuSet = frozenset()
     refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     balancers: tuple[str, ...] = ()
@@ -165,22 +163,18 @@ class HostIsolator:
             plan, has_returned = self._set_partitions(former)
         if has_returned:
             self._reader.renew_threads()
-        stuck, changed = self._set_masks(demand, plan.valid)
+        stuck = self._set_masks(demand, plan.valid)
         # A round without changes does not set partitions again, because each call reads all groups.
         if has_returned or former != targets:
             plan, has_changed = self._set_partitions(targets)
             if has_changed:
                 self._reader.renew_threads()
-                stuck, changed = self._set_masks(demand, plan.valid)
+                stuck = self._set_masks(demand, plan.valid)
         refused = {
             uuid: (*refused.get(uuid, ()), *plan.refused.get(uuid, ())) for uuid in (*refused, *plan.refused)
         }
-        changed += len(plan.originals)
-        changed += sum(bool(ban.written) for ban in self.kept_originals.bans.values())
         unlocked = self._ownership.problem if demand.quiet_cpus else ""
-        self._show_status(
-            IsolationStatus(demand.quiet_cpus, stuck, changed, plan.valid, refused, balancers, unlocked)
-        )
+        self._show_status(IsolationStatus(demand.quiet_cpus, stuck, plan.valid, refused, balancers, unlocked))
         if not demand.quiet_cpus and self.kept_originals.is_empty:
             self._ownership.give_up()
         return self.status
@@ -222,8 +216,8 @@ class HostIsolator:
             kept = replace(self.kept_originals, boot=self._reader.boot_id, bans=dict(bans))
             self._store.keep_originals(kept)
 
-    def _set_masks(self, demand: IsolationDemand, partitioned: CpuSet) -> tuple[tuple[StuckMask, ...], int]:
-        """Set the masks; return the stuck masks, and the number of masks that differ from originals."""
+    def _set_masks(self, demand: IsolationDemand, partitioned: CpuSet) -> tuple[StuckMask, ...]:
+        """Set the masks; return the masks that cannot be set."""
         failures: dict[str, str] = {}
         full: CpuSet = frozenset()
         plan = MaskPlan(OriginalMasks())
@@ -238,8 +232,7 @@ class HostIsolator:
             if not plan.writes or number == _ROUNDS - 1:
                 break
             failures, full = self._write_masks(plan.writes, facts, full)
-        stuck = (*plan.stuck, *_unfinished_masks(plan, demand.quiet_cpus, failures))
-        return stuck, sum(bool(mask.written) for mask in plan.originals.masks.values())
+        return (*plan.stuck, *_unfinished_masks(plan, demand.quiet_cpus, failures))
 
     def _keep_originals(self, demand: IsolationDemand) -> None:
         """Save the originals of new kernel threads before the kernel moves them because of a partition.

@@ -161,24 +161,22 @@ def plot_samples(samples: Sequence[StoredSample], span: TimeSpan) -> str:
     own, others = sorted(caches[:MAX_CACHES]), caches[MAX_CACHES:]
     rate_unit, rate = _choose_unit((one.total or one.local for one in samples), _RATES)
     size_unit, size = _choose_unit((one.occupancy for one in samples), _SIZES)
-    bandwidth, occupancy = [], []
     # COLOURS has more entries than MAX_CACHES, and zip() leaves out colours without a cache.
-    for cache, colour in zip(own, COLOURS, strict=False):
-        of_cache = [one for one in samples if one.cache_id == cache]
-        name = f"L3 {cache}"
-        bandwidth.append(
-            ChartCurve(f"{name} total", colour, _curve_points(of_cache, lambda one: one.total, rate))
-        )
-        local = _curve_points(of_cache, lambda one: one.local, rate)
-        bandwidth.append(ChartCurve(f"{name} local", colour, local, dashed=True))
-        occupancy.append(ChartCurve(name, colour, _curve_points(of_cache, lambda one: one.occupancy, size)))
+    shown = [
+        (f"L3 {cache}", colour, [one for one in samples if one.cache_id == cache])
+        for cache, colour in zip(own, COLOURS, strict=False)
+    ]
     if others:
-        rest = _added_up(samples, others)
-        name = f"{len(others)} other L3"
-        bandwidth.append(
-            ChartCurve(f"{name} total", COLOURS[-1], _curve_points(rest, lambda one: one.total, rate))
-        )
-        occupancy.append(ChartCurve(name, COLOURS[-1], _curve_points(rest, lambda one: one.occupancy, size)))
+        shown.append((f"{len(others)} other L3", COLOURS[-1], _added_up(samples, others)))
+    bandwidth, occupancy = [], []
+    for name, colour, of_cache in shown:
+        total = _curve_points(of_cache, lambda one: one.total, rate)
+        bandwidth.append(ChartCurve(f"{name} total", colour, total))
+        # The sum over other caches has no bandwidth to local memory.
+        if of_cache[0].cache_id is not None:
+            local = _curve_points(of_cache, lambda one: one.local, rate)
+            bandwidth.append(ChartCurve(f"{name} local", colour, local, dashed=True))
+        occupancy.append(ChartCurve(name, colour, _curve_points(of_cache, lambda one: one.occupancy, size)))
     panels = [
         ChartPanel(f"Memory bandwidth ({rate_unit})", bandwidth),
         ChartPanel(f"Last-level cache filled ({size_unit})", occupancy),

@@ -254,13 +254,13 @@ class MonitorLoop:
         if self.monitor is None:
             return
         # A driver can raise anything. The targets of the last round then stay in use.
-        with self._reporting("The guests to monitor cannot be listed", Exception):
+        with self._report_trouble("The guests to monitor cannot be listed", Exception):
             targets = self._ask()
             self._targets = self._targets if targets is None else targets
         if self._targets is None:
             return  # a measurement of an empty list would remove the groups of running guests
         reading = None
-        with self._reporting("Caches cannot be measured", OSError):
+        with self._report_trouble("Caches cannot be measured", OSError):
             reading = self.monitor.measure_targets(self._targets, now)
         if reading is not None:
             self._store_reading(reading, now, wall)
@@ -278,7 +278,7 @@ class MonitorLoop:
         self._looked = now
         if now < due and not self._is_other():
             return
-        with self._reporting("A round of monitoring failed", Exception):
+        with self._report_trouble("A round of monitoring failed", Exception):
             self.run_round(now, time.time())
         with self._round_over:
             self.rounds, self.round_seconds = self.rounds + 1, time.monotonic() - now
@@ -318,7 +318,7 @@ class MonitorLoop:
         """Remove all monitoring groups, so that other programs can use their RMIDs."""
         if self.monitor is None:
             return
-        with self._reporting("Monitoring groups cannot be removed", OSError):
+        with self._report_trouble("Monitoring groups cannot be removed", OSError):
             self.monitor.measure_targets((), time.monotonic())
         self.monitor.close()
 
@@ -337,7 +337,7 @@ class MonitorLoop:
             self._flush_due = now + FLUSH_SECONDS
 
     @contextmanager
-    def _reporting(self, what: str, kind: type[Exception]) -> Iterator[None]:
+    def _report_trouble(self, what: str, kind: type[Exception]) -> Iterator[None]:
         """Log an error of the ``with`` block only when it begins and when it ends, and not in each round."""
         before = self._troubles.get(what, "")
         try:

@@ -113,9 +113,14 @@ class GuestPromises:
     core_group: str = ""
 
     @property
+    def guest_cpus(self) -> CpuSet:
+        """The CPUs of all guest CPUs together."""
+        return frozenset().union(*self.vcpu_cpus)
+
+    @property
     def cpus(self) -> CpuSet:
         """The CPUs of all threads of the guest together."""
-        return self.emulator_cpus.union(*self.vcpu_cpus)
+        return self.emulator_cpus | self.guest_cpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,11 +262,8 @@ class _GuestJudge:
     def list_verdicts(self) -> Iterator[PromiseVerdict]:
         promise = self._promise
         if promise.vcpu_cpus:
-            cpus = cpuset.format(frozenset().union(*promise.vcpu_cpus))
-            kind = "dedicated CPUs" if promise.held else "shared CPUs"
-            yield self._judge_promise(
-                PromiseKind.CPUS, f"{kind} {cpus}", self._cpu_faults(), self._cpu_limits()
-            )
+            text = f"{'dedicated' if promise.held else 'shared'} CPUs {cpuset.format(promise.guest_cpus)}"
+            yield self._judge_promise(PromiseKind.CPUS, text, self._cpu_faults(), self._cpu_limits())
         siblings = self._sibling_cpus()
         if siblings is not None:
             text = f"no other guest on CPUs {cpuset.format(siblings)}" if siblings else "it has no siblings"
@@ -269,16 +271,7 @@ class _GuestJudge:
         if promise.mems:
             yield self._judge_memory(f"NUMA nodes {cpuset.format(promise.mems)}")
         if promise.group is not None:
-            yield self._judge_promise(
-                PromiseKind.CACHE, self._cache_text(), self._cache_faults(), self._way_limits()
-            )
-            if any(one.bandwidth for one in promise.caches.values()):
-                yield self._judge_promise(
-                    PromiseKind.BANDWIDTH,
-                    self._bandwidth_text(),
-                    self._bandwidth_faults(),
-                    self._bandwidth_limits(),
-                )
+            yield from self._judge_caches(promise.group or "(default)")
         held = cpuset.format(promise.held)
         if promise.quiet:
             yield self._judge_quiet(f"no movable work of the kernel on CPUs {held}")
@@ -326,7 +319,7 @@ class _GuestJudge:
         if promise.cpus & online:
             if not guest.vcpus:
                 # The threads of a process guest are not divided into guest CPUs and other threads.
-                allowed = promise.cpus if guest.emulator else frozenset().union(*promise.vcpu_cpus)
+                allowed = promise.cpus if guest.emulator else promise.guest_cpus
                 outside = {tid: cpus for tid, cpus in guest.threads.items() if not cpus <= allowed}
                 if outside:
                     tid, cpus = min(outside.items())
@@ -347,7 +340,7 @@ class _GuestJudge:
         """Sentences about threads that another program left on dedicated CPUs of guest CPUs."""
         promise, guest = self._promise, self._guest
         others = guest.emulator.union(*guest.helpers.values())
-        inside = others & promise.held & frozenset().union(*promise.vcpu_cpus)
+        inside = others & promise.held & promise.guest_cpus
         if promise.given and inside:
             yield f"threads that run no guest CPU may use CPUs {cpuset.format(inside)}"
 
@@ -356,7 +349,7 @@ class _GuestJudge:
         promise = self._promise
         if not promise.held or promise.thread_policy not in (ThreadPolicy.ISOLATE, ThreadPolicy.REQUIRE):
             return None
-        used = promise.held & frozenset().union(*promise.vcpu_cpus)
+        used = promise.held & promise.guest_cpus
         return self._facts.topology.siblings_of(used) if used else None
 
     def _list_intruders(self, cpus: CpuSet) -> Iterator[str]:
@@ -390,18 +383,33 @@ class _GuestJudge:
 
     # Caches
 
-    def _cache_text(self) -> str:
-        ways = [
-            f"{one.ways} of L3 {cache}" for cache, one in sorted(self._promise.caches.items()) if one.ways
-        ]
-        group = self._promise.group or "(default)"
-        return f"ways {', '.join(ways)}" if ways else f"the ways of group {group}"
+    def _judge_caches(self, group: str) -> Iterator[PromiseVerdict]:
+        caches, facts = sorted(self._promise.caches.items()), self._guest.group
+        unreadable = [f"its resctrl group {group} cannot be read"]
+        ways = ", ".join(f"{one.ways} of L3 {cache}" for cache, one in caches if one.ways)
+        yield self._judge_promise(
+            PromiseKind.CACHE,
+            f"ways {ways}" if ways else f"the ways of group {group}",
+            unreadable if facts is None else self._way_faults(facts),
+            (
+                f"throttled to {one.way_limit} ways of L3 {cache}"
+                for cache, one in caches
+                if one.way_limit is not None and one.way_limit < one.ways
+            ),
+        )
+        if shares := [f"{one.bandwidth} % of L3 {cache}" for cache, one in caches if one.bandwidth]:
+            yield self._judge_promise(
+                PromiseKind.BANDWIDTH,
+                f"memory bandwidth {', '.join(shares)}",
+                unreadable if facts is None else self._bandwidth_faults(facts),
+                (
+                    f"throttled to {one.bandwidth_limit} % of L3 {cache}"
+                    for cache, one in caches
+                    if one.bandwidth_limit is not None and one.bandwidth_limit < one.bandwidth
+                ),
+            )
 
-    def _cache_faults(self) -> Iterator[str]:
-        group = self._guest.group
-        if group is None:
-            yield f"its resctrl group {self._promise.group or '(default)'} cannot be read"
-            return
+    def _way_faults(self, group: GroupFacts) -> Iterator[str]:
         if group.outside:
             threads, first = _counted_things(group.outside, "thread"), min(group.outside)
             yield f"{threads} outside of its resctrl group, such as {first}"
@@ -414,35 +422,13 @@ class _GuestJudge:
             elif one.ways and ways - common < wanted:
                 yield f"another group can fill {common} of its {ways} ways of L3 {cache}"
 
-    def _way_limits(self) -> Iterator[str]:
-        for cache, one in sorted(self._promise.caches.items()):
-            if one.way_limit is not None and one.way_limit < one.ways:
-                yield f"throttled to {one.way_limit} ways of L3 {cache}"
-
-    def _bandwidth_text(self) -> str:
-        shares = [
-            f"{one.bandwidth} % of L3 {cache}"
-            for cache, one in sorted(self._promise.caches.items())
-            if one.bandwidth
-        ]
-        return f"memory bandwidth {', '.join(shares)}"
-
-    def _bandwidth_faults(self) -> Iterator[str]:
-        group = self._guest.group
-        if group is None:
-            yield f"its resctrl group {self._promise.group or '(default)'} cannot be read"
-            return
+    def _bandwidth_faults(self, group: GroupFacts) -> Iterator[str]:
         for cache, one in sorted(self._promise.caches.items()):
             limit = one.bandwidth_limit
             wanted = one.bandwidth if limit is None else min(one.bandwidth, limit)
             # A group without a value has the whole bandwidth.
             if one.bandwidth and group.bandwidth.get(cache, 100) + group.slack < wanted:
                 yield f"{group.bandwidth[cache]} % of L3 {cache}"
-
-    def _bandwidth_limits(self) -> Iterator[str]:
-        for cache, one in sorted(self._promise.caches.items()):
-            if one.bandwidth_limit is not None and one.bandwidth_limit < one.bandwidth:
-                yield f"throttled to {one.bandwidth_limit} % of L3 {cache}"
 
     # Isolation
 

@@ -92,9 +92,11 @@ class CollectedAmount:
 
         :param now: the present time in seconds since the epoch.
         """
+        return max(0.0, self.amount - self.margin) if self._is_valid(now) else 0.0
+
+    def _is_valid(self, now: float) -> bool:
         # The upper bound is needed because a clock that is set back must not prolong the validity.
-        valid = now <= self.valid_until <= now + MAX_VALID_SECONDS
-        return max(0.0, self.amount - self.margin) if valid else 0.0
+        return now <= self.valid_until <= now + MAX_VALID_SECONDS
 
     def offered_amount(self, now: float) -> int:
         """The amount to offer now, in whole units.
@@ -128,7 +130,7 @@ class CollectedAmount:
         """
         if not self.valid_until:
             return f"{collector} has reported no amount yet"
-        if not self.usable_amount(now) and not now <= self.valid_until <= now + MAX_VALID_SECONDS:
+        if not self._is_valid(now):
             return f"the report of {collector} is out of date"
         return f"{collector} reports {self.amount:g}, with a margin of {self.margin:g}"
 

@@ -158,7 +158,7 @@ def percentile_of(values: tuple[float, ...], percentile: float) -> float:
 
 
 def spread_of(values: tuple[float, ...]) -> UseSpread:
-    """The mean and standard deviation of values; both are 0 without a value."""
+    """The mean and standard deviation of values. Without a value, the mean and the deviation are 0."""
     if not values:
         return UseSpread()
     # The module statistics is exact, but thirty times slower.

@@ -10,7 +10,6 @@ reclaim memory before they limit or evict guests: the kernel moves memory that g
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -53,44 +52,31 @@ guest for minutes.
 """
 
 
-class MemoryReclaimer:
-    """Asks the kernel to reclaim memory of guests. Any thread may use this object."""
+def reclaim_from_guest(pipeline: GuestPipeline, driver: GuestThreads, uuid: str, amount: int) -> None:
+    """Ask the kernel to reclaim up to ``amount`` bytes of a guest's memory; return after about a second.
 
-    def __init__(
-        self,
-        pipeline: GuestPipeline,
-        driver: GuestThreads,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._pipeline = pipeline
-        self._driver = driver
-        self._monotonic = monotonic
+    Any thread may call the function.
 
-    def reclaim_memory(self, uuid: str, amount: int) -> None:
-        """Ask the kernel to reclaim up to ``amount`` bytes of a guest's memory; return after about a second.
-
-        :raises GuestGoneError: the guest is gone.
-        :raises DriverError: the guest needs all its memory, or the kernel cannot reclaim memory of the guest.
-        """
-        view = next((one for one in self._pipeline.guest_views() if one.guest.uuid == uuid), None)
-        if view is None:
-            raise GuestGoneError(f"guest {uuid} has ended")
-        group = self._driver.usage_group(view.guest)
-        if not group:
-            raise DriverError("the guest has no cgroup v2 group of its own")
-        pressure = parse_recent_pressure(read_optional(f"{group}/memory.pressure") or "")
-        if pressure is not None and pressure > MAX_PRESSURE:
-            raise DriverError(f"the guest has waited for memory in {pressure:g} % of the last 10 seconds")
-        try:
-            done = reclaim_memory(group, amount, RECLAIM_SECONDS, self._monotonic)
-        except FileNotFoundError as error:
-            raise DriverError(
-                f"the kernel is older than Linux 5.19, or the guest has ended: {error}"
-            ) from error
-        except OSError as error:
-            raise DriverError(f"the kernel reclaims no memory: {error}") from error
-        if done < amount * _MIN_PART:
-            raise DriverError(f"the kernel found less than {amount >> 20} MiB that the guest does not use")
+    :raises GuestGoneError: the guest is gone.
+    :raises DriverError: the guest needs all its memory, or the kernel cannot reclaim memory of the guest.
+    """
+    view = next((one for one in pipeline.guest_views() if one.guest.uuid == uuid), None)
+    if view is None:
+        raise GuestGoneError(f"guest {uuid} has ended")
+    group = driver.usage_group(view.guest)
+    if not group:
+        raise DriverError("the guest has no cgroup v2 group of its own")
+    pressure = parse_recent_pressure(read_optional(f"{group}/memory.pressure") or "")
+    if pressure is not None and pressure > MAX_PRESSURE:
+        raise DriverError(f"the guest has waited for memory in {pressure:g} % of the last 10 seconds")
+    try:
+        done = reclaim_memory(group, amount, RECLAIM_SECONDS)
+    except FileNotFoundError as error:
+        raise DriverError(f"the kernel is older than Linux 5.19, or the guest has ended: {error}") from error
+    except OSError as error:
+        raise DriverError(f"the kernel reclaims no memory: {error}") from error
+    if done < amount * _MIN_PART:
+        raise DriverError(f"the kernel found less than {amount >> 20} MiB that the guest does not use")
 
 
 LOG = logging.getLogger(__name__)
@@ -304,5 +290,5 @@ class ThrottleExecutor:
 def _preview_key(action: ThrottlingAct) -> Hashable:
     """The key by which the next round recognises a previewed action, and does not report it again."""
     if isinstance(action, CaseDecision):
-        return action.case.watch, action.case.victim, action.case.suspect
+        return action.case.guest_pair
     return type(action), "" if isinstance(action, SwitchScheduling) else action.guest

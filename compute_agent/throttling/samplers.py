@@ -83,13 +83,12 @@ class GuestReader:
         classes: Callable[[], QosClasses],
         root: str = "/",
         cache: MonitoredCaches | None = None,
-        allotments: CacheAllotments | None = None,
         cycles: CycleCounters | None = None,
     ) -> None:
         """``root`` is the folder that contains ``proc``. Paths of cgroups are not below ``root``."""
         self.cycles = PerfEvents() if cycles is None else cycles
         self._driver = driver
-        self._subjects = SubjectFactory(driver, allotments)
+        self._subjects = SubjectFactory(driver)
         self._classes = classes
         self._root = root
         self._cache = cache

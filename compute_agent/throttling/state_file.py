@@ -103,7 +103,19 @@ class ThrottlingFile:
         self._path = folder / FILE_NAME
         self._clock = clock
         self._lock = threading.Lock()
-        self._state = _load_state(self._path, clock())
+        # load_state() refuses a file that other users can write: its content could limit and stop guests.
+        self._state = kept_json.load_state(
+            self._path,
+            lambda content: parse_state(content, clock()),
+            ThrottlingState(),
+            lambda aside, error: LOG.warning(
+                "The state of throttling in %s cannot be used and starts empty: %s; the agent has renamed the"
+                " file to %s",
+                self._path,
+                error,
+                aside,
+            ),
+        )
         # If the value is None, the first call of _write() creates the file, even if the state is empty.
         self._saved: ThrottlingState | None = self._state if self._path.exists() else None
         self._learnt_at = clock()
@@ -253,31 +265,15 @@ def parse_state(content: bytes, now: float) -> ThrottlingState:
 
     :raises ValueError: the content is damaged, or of another version; the text has the reason.
     """
-    return kept_json.parse(VERSION, content, lambda document: _read_document(document, now))
 
+    def read_document(document: Any) -> ThrottlingState:
+        data = kept_json.checked_data(document)
+        return ThrottlingState(
+            watermark_state.state_from_json(data["watermarks"]),
+            interference_state.state_from_json(data["interference"], now),
+        )
 
-def _read_document(document: Any, now: float) -> ThrottlingState:
-    data: Mapping[str, Any] = kept_json.checked_data(document)
-    return ThrottlingState(
-        watermark_state.state_from_json(data["watermarks"]),
-        interference_state.state_from_json(data["interference"], now),
-    )
-
-
-def _load_state(path: Path, now: float) -> ThrottlingState:
-    # load_state() refuses a file that other users can write: its content could limit and stop guests.
-    return kept_json.load_state(
-        path,
-        lambda content: parse_state(content, now),
-        ThrottlingState(),
-        lambda aside, error: LOG.warning(
-            "The state of throttling in %s cannot be used and starts empty: %s; the agent has renamed the"
-            " file to %s",
-            path,
-            error,
-            aside,
-        ),
-    )
+    return kept_json.parse(VERSION, content, read_document)
 
 
 def _former_file(path: Path, now: float) -> KeptFile[InterferenceState]:

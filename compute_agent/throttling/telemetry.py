@@ -199,18 +199,18 @@ class ThrottleTelemetry:
         by_name = {watch.name: watch for watch in watches}
         cases = [self._case_row(case, by_name.get(case.watch), state, now) for case in state.cases]
         # The pair of an open case has no row of its own, because the row of the case has more facts.
-        open_pairs = {(case.watch, case.victim, case.suspect) for case in state.cases}
+        open_pairs = {case.guest_pair for case in state.cases}
         return cases + [
             self._pair_row(*pair, ", ".join(_remembered_facts(record, now)) or "forgotten")
             for pair, record in sorted(state.pairs.items())
-            if tuple(pair) not in open_pairs
+            if pair not in open_pairs
         ]
 
     def _case_row(
         self, case: InterferenceCase, watch: InterferenceWatch | None, state: InterferenceState, now: float
     ) -> dict[str, Any]:
         phase = f"{case.phase}, {now - case.since:.0f} s"
-        row = self._pair_row(case.watch, case.victim, case.suspect, phase)
+        row = self._pair_row(*case.guest_pair, phase)
         row |= {"correlation": round(case.correlation, 2), "limit": format_limit(case.limit, case)}
         if watch is not None:
             track = state.tracks.get(SignalKey(case.victim, watch.signal.name, case.knob.domain))
@@ -274,9 +274,15 @@ class ThrottleTelemetry:
             self._blame(case.suspect, decision.watch.signal.lever.metric, decision.watch.signal.name)
 
     def _record_failure(self, kind: EventKind, subject: NamedSubject | None, text: str, reason: str) -> None:
-        message = "An action on a guest or the host failed: %s: %s"
         self._recorder.record_event(
-            *(LOG.error, kind, subject, message, text, reason), reason=reason, outcome=EventOutcome.FAILED
+            LOG.error,
+            kind,
+            subject,
+            "An action on a guest or the host failed: %s: %s",
+            text,
+            reason,
+            reason=reason,
+            outcome=EventOutcome.FAILED,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from compute_agent.classes.guest_classes import QosClasses
@@ -14,7 +15,7 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.host.kernel_files import read_optional
 from compute_agent.inventory.provider_tree import ProviderNode
-from compute_agent.model.guest import Allocation, Guest
+from compute_agent.model.guest import Allocation
 from compute_agent.model.resource import (
     BLOCKIO,
     CACHE_WAYS,
@@ -52,64 +53,25 @@ emptied.
 """
 
 
-def build_subject(
-    guest: Guest,
-    classes: QosClasses,
-    *,
-    dedicated: bool,
-    started: float = 0.0,
-    cgroup: str = "",
-    pids: tuple[int, ...] = (),
-    others: Mapping[ThrottleControl, GuestAllotment] | None = None,
-) -> MeasuredGuest:
-    """Build the subject of a guest: its facts for decisions, and the files with its counters.
-
-    A guest may use as many cores as it has guest CPUs, and all of the I/O that its class of block I/O
-    allows.
-
-    - ``dedicated`` is whether the guest holds dedicated CPUs, and therefore must not be limited.
-    - ``started`` is the time of its start, in seconds on a clock that all guests share.
-    - ``cgroup`` is the path of the guest's cgroup v2 folder. Without a folder, the agent measures ``pids``
-      or, if these are empty, the main process.
-    - ``others`` are the guest's allotments of resources that only some hosts can limit: memory, and for each
-      L3 cache its ways and memory bandwidth.
-    """
-    settings = guest.settings
-    facts = GuestUsage(
-        uuid=guest.uuid,
-        name=guest.name,
-        qos_class=settings.qos_class,
-        # The rank is copied from the class, so that decisions need no classes.
-        rank=classes.rank_of(settings.qos_class),
-        priority=settings.priority,
-        protected=settings.preserve or classes.is_protected(settings.qos_class, dedicated),
-        started=started,
-        allotments={
-            # CPU quota and block I/O can be limited on each host; caches and bandwidth need resctrl, and
-            # memory needs swap.
-            ThrottleControl(CPU_QUOTA): GuestAllotment(float(settings.vcpus)),
-            ThrottleControl(BLOCKIO): GuestAllotment(100.0, 1.0, per_unit=None),
-            **(others or {}),
-        },
-    )
-    # A driver does not always know all processes of a guest without a cgroup, but the driver knows the main
-    # process.
-    return MeasuredGuest(facts, cgroup, pids or (guest.pid,))
-
-
 CacheAllotments = Callable[[GuestView], Mapping[ThrottleControl, GuestAllotment]]
 """Returns the cache ways and memory bandwidth that a guest may use on each L3 cache."""
 
 
-class _SubjectInputs(NamedTuple):
-    """The facts from which the subject of a guest is built."""
+class SubjectInputs(NamedTuple):
+    """The facts from which the subject of a guest is built.
+
+    - ``can_swap``: the host has swap, so that the guest's memory can be limited.
+    - ``group`` is the path of the guest's cgroup v2 folder. Without a folder, the agent measures ``pids`` or,
+      if these are empty, the main process.
+    - ``caches`` are the guest's allotments of ways and memory bandwidth, for each L3 cache with limits.
+    """
 
     view: GuestView
     classes: QosClasses
-    can_swap: bool
-    group: str
-    pids: tuple[int, ...]
-    caches: Mapping[ThrottleControl, GuestAllotment]
+    can_swap: bool = False
+    group: str = ""
+    pids: tuple[int, ...] = ()
+    caches: Mapping[ThrottleControl, GuestAllotment] = MappingProxyType({})
 
 
 class SubjectFactory:
@@ -128,14 +90,14 @@ class SubjectFactory:
         self._driver = driver
         self._root = Path(root)
         self.cache_allotments = cache_allotments
-        self._built: dict[str, tuple[_SubjectInputs, MeasuredGuest]] = {}
+        self._built: dict[str, tuple[SubjectInputs, MeasuredGuest]] = {}
 
     def build_subjects(self, views: Sequence[GuestView], classes: QosClasses) -> list[MeasuredGuest]:
         """The subjects of all guests, in the order of ``views``."""
         # Swap is looked up in each round, because it can be switched off at any time. A limit of memory would
         # then stop guests instead of freeing memory.
         can_swap = has_swap(self._root)
-        before, built = self._built, dict[str, tuple[_SubjectInputs, MeasuredGuest]]()
+        before, built = self._built, dict[str, tuple[SubjectInputs, MeasuredGuest]]()
         for view in views:
             guest = view.guest
             group = self._driver.usage_group(guest)
@@ -143,34 +105,53 @@ class SubjectFactory:
             # those that have ended.
             pids = () if group else tuple(self._driver.process_ids(guest))
             caches = self.cache_allotments(view) if self.cache_allotments else {}
-            inputs = _SubjectInputs(view, classes, can_swap, group, pids, caches)
+            inputs = SubjectInputs(view, classes, can_swap, group, pids, caches)
             last = before.get(guest.uuid)
             if last is None or last[0] != inputs:
-                last = inputs, _build_known(inputs, last)
+                # The start time of a new run of the guest is read again. An unknown start counts as 0, which
+                # matters only between guests of equal rank and priority.
+                if last is not None and last[0].view.guest.pid == guest.pid:
+                    started = last[1].facts.started
+                else:
+                    started = procfs.seconds_at_start(guest.pid) or 0.0
+                last = inputs, build_subject(inputs, started)
             built[guest.uuid] = last
         # A new dictionary replaces the old one at once: several threads of scrapes can be in this method.
         self._built = built
         return [subject for _, subject in built.values()]
 
 
-def _build_known(inputs: _SubjectInputs, last: tuple[_SubjectInputs, MeasuredGuest] | None) -> MeasuredGuest:
-    """Build the subject of a guest; ``last`` are its earlier inputs with the earlier subject."""
-    view = inputs.view
-    # The start time of a new run of the guest is read again. An unknown start counts as 0, which matters only
-    # between guests of equal rank and priority.
-    if last is not None and last[0].view.guest.pid == view.guest.pid:
-        started = last[1].facts.started
-    else:
-        started = procfs.seconds_at_start(view.guest.pid) or 0.0
-    return build_subject(
-        view.guest,
-        inputs.classes,
-        dedicated=may_be_dedicated(view),
+def build_subject(inputs: SubjectInputs, started: float) -> MeasuredGuest:
+    """Build the subject of a guest: its facts for decisions, and the files with its counters.
+
+    A guest may use as many cores as it has guest CPUs, and all of the I/O that its class of block I/O
+    allows.
+
+    :param started: the time of the guest's start, in seconds on a clock that all guests share.
+    """
+    guest, classes, settings = inputs.view.guest, inputs.classes, inputs.view.guest.settings
+    facts = GuestUsage(
+        uuid=guest.uuid,
+        name=guest.name,
+        qos_class=settings.qos_class,
+        # The rank is copied from the class, so that decisions need no classes.
+        rank=classes.rank_of(settings.qos_class),
+        priority=settings.priority,
+        protected=settings.preserve
+        or classes.is_protected(settings.qos_class, may_be_dedicated(inputs.view)),
         started=started,
-        cgroup=inputs.group,
-        pids=inputs.pids,
-        others={**inputs.caches, **(memory_allotment(view) if inputs.can_swap else {})},
+        allotments={
+            # CPU quota and block I/O can be limited on each host; caches and bandwidth need resctrl, and
+            # memory needs swap.
+            ThrottleControl(CPU_QUOTA): GuestAllotment(float(settings.vcpus)),
+            ThrottleControl(BLOCKIO): GuestAllotment(100.0, 1.0, per_unit=None),
+            **inputs.caches,
+            **(memory_allotment(inputs.view) if inputs.can_swap else {}),
+        },
     )
+    # A driver does not always know all processes of a guest without a cgroup, but the driver knows the main
+    # process.
+    return MeasuredGuest(facts, inputs.group, inputs.pids or (guest.pid,))
 
 
 def has_swap(root: Path) -> bool:

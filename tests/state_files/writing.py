@@ -22,9 +22,9 @@ from compute_agent.monitoring.samples import SampleStore, StoredSample
 from compute_agent.reclaim import collectors, estimate, offers
 from compute_agent.schedules import run_notes
 from compute_agent.throttling import state_file
-from compute_agent.throttling.interference.cases import CasePhase, InterferenceCase
+from compute_agent.throttling.interference.cases import CasePhase, InterferenceCase, SuspectPair
 from compute_agent.throttling.interference.evidence import SignalBaseline, SignalTrack
-from compute_agent.throttling.interference.state import InterferenceState, PairRecord, SignalKey, SuspectPair
+from compute_agent.throttling.interference.state import InterferenceState, PairRecord, SignalKey
 from compute_agent.throttling.watermarks.state import EvictAction, ThrottledGuest, WatermarkState
 from compute_agent.usage import week_uses
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.interference.evidence import WINDOW_SECONDS
@@ -76,6 +76,14 @@ VERDICTS: Final = frozenset({CaseVerdict.GUILTY, CaseVerdict.RELAPSE})
 """The decisions that find a suspect to be the cause of the disturbance, for the first time or again."""
 
 
+class SuspectPair(NamedTuple):
+    """The key of a record: the name of a watch, and the uuids of a victim and a suspect."""
+
+    watch: str
+    victim: str
+    suspect: str
+
+
 @dataclass(frozen=True, slots=True)
 class InterferenceCase:
     """A suspect that is limited to protect a victim.
@@ -106,6 +114,11 @@ class InterferenceCase:
     relapses: int = 0
     guilty: bool = False
     exhausted: bool = False
+
+    @property
+    def guest_pair(self) -> SuspectPair:
+        """The watch, the victim and the suspect, which other cases can have as well."""
+        return SuspectPair(self.watch, self.victim, self.suspect)
 
     def is_settled(self, time: float) -> bool:
         """Whether this suspect cannot be limited further. A trial can then limit another suspect."""

@@ -14,6 +14,7 @@ from compute_agent.throttling.interference.cases import (
     CasePhase,
     CaseVerdict,
     InterferenceCase,
+    SuspectPair,
     VictimLevels,
     advance_case,
 )
@@ -33,7 +34,6 @@ from compute_agent.throttling.interference.state import (
     InterferenceState,
     PairRecord,
     SignalKey,
-    SuspectPair,
     put_aside,
 )
 from compute_agent.throttling.levers import ThrottleSteps
@@ -129,14 +129,13 @@ def _advance_cases(
         if CaseVerdict.NOT_GUILTY in verdicts:
             pairs = put_aside(pairs, case, now.time)
         if not VERDICTS.isdisjoint(verdicts):
-            pair = SuspectPair(case.watch, case.victim, case.suspect)
-            record = pairs.get(pair, PairRecord()).with_verdict(now.time)
+            record = pairs.get(case.guest_pair, PairRecord()).with_verdict(now.time)
             # The command is called at most once a day for a pair, because the next verdict can come while the
             # command still runs.
             if record.verdicts >= watch.escalate_after and watch.escalate and not record.escalated:
                 decisions.append(CaseDecision(CaseVerdict.ESCALATE, after or case, level))
                 record = replace(record, escalated=True)
-            pairs[pair] = record
+            pairs[case.guest_pair] = record
     return InterferenceState(tuple(cases), pairs, state.tracks), decisions
 
 

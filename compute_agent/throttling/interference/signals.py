@@ -144,7 +144,7 @@ def _cpu_pressure(reading: GuestReading) -> DomainValues:
     return _whole_host(reading.cpu_pressure) if (reading.cpu or 0.0) >= MIN_CPU else {}
 
 
-def _cycles(reading: GuestReading) -> DomainValues:
+def _cpi_value(reading: GuestReading) -> DomainValues:
     return _whole_host(reading.cpi) if (reading.cpu or 0.0) >= MIN_CPU else {}
 
 
@@ -198,7 +198,7 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
             needs="guests in a cgroup v2 of their own with io.pressure and io.stat",
         ),
         InterferenceSignal(
-            *("cpi", "takes more cycles for each instruction", CPU_QUOTA, _cycles, _cpu_use, 0.0, 0.25),
+            *("cpi", "takes more cycles for each instruction", CPU_QUOTA, _cpi_value, _cpu_use, 0.0, 0.25),
             needs="hardware counters, and CAP_PERFMON",
             unit="cycles",
             reaches_near=True,

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from compute_agent.kept_json import read_number, text
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.throttling.interference.cases import MAX_RELAPSES, CasePhase, InterferenceCase
+from compute_agent.throttling.interference.cases import MAX_RELAPSES, CasePhase, InterferenceCase, SuspectPair
 from compute_agent.throttling.interference.evidence import HALF_LIFE, SignalBaseline, SignalTrack
 from compute_agent.throttling.levers import GuestLimits
 
@@ -35,14 +35,6 @@ class SignalKey(NamedTuple):
     guest: str
     signal: str
     domain: str
-
-
-class SuspectPair(NamedTuple):
-    """The key of a record: the name of a watch, and the uuids of a victim and a suspect."""
-
-    watch: str
-    victim: str
-    suspect: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +89,8 @@ def put_aside(
     pairs: Mapping[SuspectPair, PairRecord], case: InterferenceCase, time: float
 ) -> dict[SuspectPair, PairRecord]:
     """Forbid new cases of the same victim and suspect until an hour after ``time``; return the records."""
-    pair = SuspectPair(case.watch, case.victim, case.suspect)
-    record = pairs.get(pair, PairRecord())
-    return {**pairs, pair: replace(record, aside_until=time + ASIDE_SECONDS)}
+    record = pairs.get(case.guest_pair, PairRecord())
+    return {**pairs, case.guest_pair: replace(record, aside_until=time + ASIDE_SECONDS)}
 
 
 def state_to_json(state: InterferenceState, now: float) -> dict[str, Any]:
@@ -108,7 +99,7 @@ def state_to_json(state: InterferenceState, now: float) -> dict[str, Any]:
         "cases": [
             [
                 # Rows without keys keep the file small, because the file can have hundreds of baselines.
-                *(case.watch, case.victim, case.suspect, *case.knob, case.correlation, case.before),
+                *(*case.guest_pair, *case.knob, case.correlation, case.before),
                 *(list(case.limits), case.depth, case.phase, now - case.since, case.relapses),
                 *(case.guilty, case.exhausted),
             ]

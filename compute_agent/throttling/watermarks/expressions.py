@@ -43,14 +43,19 @@ calls deeper for each nested parenthesis."""
 
 _WORD: Final = re.compile(rf"({THRESHOLD.pattern})(?![\w.])|[a-z][a-z0-9_]*|<=|>=|[-+*/<>()]", re.ASCII)
 
-_COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+_COMPARISONS: Final = ("<", "<=", ">", ">=")
+_SUMS: Final = ("+", "-")
+_ALIGNED: Final[Mapping[str, Callable[[float, float], float]]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
+    "+": operator.add,
+    "-": operator.sub,
 }
+"""The operators for two amounts with the same unit."""
+
 _JOINTS: Final[Mapping[str, Callable[[float, float], float]]] = {"and": min, "or": max}
-_SUMS: Final[Mapping[str, Callable[[float, float], float]]] = {"+": operator.add, "-": operator.sub}
 _PRODUCTS: Final[Mapping[str, Callable[[float, float], float]]] = {
     "*": operator.mul,
     "/": operator.truediv,
@@ -60,8 +65,8 @@ _PRODUCTS: Final[Mapping[str, Callable[[float, float], float]]] = {
 class _DomainValues(NamedTuple):
     """Usage and capacity of the metrics of an expression on one domain, by name of the metric."""
 
-    usage: Mapping[str, float]
-    capacity: Mapping[str, float]
+    usage: dict[str, float]
+    capacity: dict[str, float]
 
 
 _Compute = Callable[[_DomainValues], float]
@@ -140,26 +145,17 @@ def _combine_usage(compute: _Compute, measured: Mapping[str, MetricUsage]) -> Me
     """The values of an expression, for each domain of its subject on which the values can be computed."""
     found = {}
     for domain in next(iter(measured.values())).host:
-        sources = {name: _matching_domain(one.host, domain) for name, one in measured.items()}
-        values = _DomainValues(
-            _values_at(sources, {name: one.host for name, one in measured.items()}),
-            _values_at(sources, {name: one.capacity for name, one in measured.items()}),
-        )
+        values = _DomainValues({}, {})
+        for name, one in measured.items():
+            at = _matching_domain(one.host, domain)
+            for amounts, known in ((values.usage, one.host), (values.capacity, one.capacity)):
+                if at is not None and at in known:
+                    amounts[name] = known[at]
         try:
             found[domain] = compute(values)
         except (LookupError, ZeroDivisionError):
             continue
     return MetricUsage(found)
-
-
-def _values_at(
-    domains: Mapping[str, str | None], amounts: Mapping[str, Mapping[str, float]]
-) -> dict[str, float]:
-    return {
-        name: amounts[name][domain]
-        for name, domain in domains.items()
-        if domain is not None and domain in amounts[name]
-    }
 
 
 def _matching_domain(host: Mapping[str, float], domain: str) -> str | None:
@@ -222,11 +218,11 @@ class _ExpressionParser:
     def _parse_comparison(self) -> _ExpressionPart:
         part = self._parse_sum()
         if sign := self._take_word(*_COMPARISONS):
-            part = _compare_parts(part, sign, self._parse_sum())
+            part = _compare_or_add(part, sign, self._parse_sum())
         return part
 
     def _parse_sum(self) -> _ExpressionPart:
-        return self._parse_chain(_SUMS, self._parse_product, _add_parts)
+        return self._parse_chain(_SUMS, self._parse_product, _compare_or_add)
 
     def _parse_product(self) -> _ExpressionPart:
         return self._parse_chain(_PRODUCTS, self._parse_operand, _multiply_parts)
@@ -295,20 +291,15 @@ def _join_parts(left: _ExpressionPart, word: str, right: _ExpressionPart) -> _Ex
     )
 
 
-def _compare_parts(left: _ExpressionPart, sign: str, right: _ExpressionPart) -> _ExpressionPart:
-    text = f"{left.text} {sign} {right.text}"
-    _, first, second = _align_parts(left, right, text)
-    compare = _COMPARISONS[sign]
-    return _ExpressionPart(
-        text, MetricUnit.CONDITION, lambda values: float(compare(first(values), second(values)))
-    )
-
-
-def _add_parts(left: _ExpressionPart, sign: str, right: _ExpressionPart) -> _ExpressionPart:
+def _compare_or_add(left: _ExpressionPart, sign: str, right: _ExpressionPart) -> _ExpressionPart:
     text = f"{left.text} {sign} {right.text}"
     unit, first, second = _align_parts(left, right, text)
-    add = _SUMS[sign]
-    return _ExpressionPart(text, unit, lambda values: add(first(values), second(values)))
+    operate = _ALIGNED[sign]
+    return _ExpressionPart(
+        text,
+        MetricUnit.CONDITION if sign in _COMPARISONS else unit,
+        lambda values: float(operate(first(values), second(values))),
+    )
 
 
 def _multiply_parts(left: _ExpressionPart, sign: str, right: _ExpressionPart) -> _ExpressionPart:

@@ -384,5 +384,11 @@ class IsolationHost:
     def kept(self):
         return OriginalsFile(self.file).kept_originals if self.file.exists() else OriginalMasks()
 
+    def count_changes(self):
+        """The number of masks, partition files and bans that differ from their originals."""
+        kept = self.kept()
+        written = (*kept.masks.values(), *kept.bans.values())
+        return sum(bool(one.written) for one in written) + len(kept.groups)
+
     def bring_about(self, demand):
         return self.isolator.bring_about(demand)

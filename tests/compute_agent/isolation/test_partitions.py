@@ -143,7 +143,7 @@ def test_guests_that_are_alone_have_partitions_and_all_is_as_before_afterwards(m
     assert len(host.kernel.writes) == writes
     host.bring_about(NOTHING)
     assert host.kernel.texts() == before
-    assert (host.kept().masks, host.kept().groups, host.isolator.status.changed_masks) == ({}, {}, 0)
+    assert (host.kept().masks, host.kept().groups, host.count_changes()) == ({}, {}, 0)
 
 
 def test_a_guest_that_leaves_takes_its_cpus_out_of_the_groups_above(host):

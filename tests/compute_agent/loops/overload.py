@@ -4,6 +4,7 @@ dictionary.
 
 import threading
 import time
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -22,7 +23,7 @@ from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.policy import POLICIES
 from compute_agent.throttling.arbiter import LimitArbiter
 from compute_agent.throttling.evictions import GuestEvictions, GuestEvictor
-from compute_agent.throttling.executor import MemoryReclaimer, ThrottleExecutor
+from compute_agent.throttling.executor import ThrottleExecutor, reclaim_from_guest
 from compute_agent.throttling.levers import CPU_QUOTA
 from compute_agent.throttling.settings import read_settings
 from compute_agent.throttling.state_file import ThrottlingFile, look_up_state
@@ -147,7 +148,7 @@ class Overload:
             self.evictor,
             self.switches.append,
             self.telemetry(),
-            MemoryReclaimer(self.pipeline, self.driver).reclaim_memory,
+            partial(reclaim_from_guest, self.pipeline, self.driver),
         )
         self.watermarks = WatermarkLoop(
             settings,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.drawing import svg
+from compute_agent.drawing.svg import ChartCurve, ChartPanel, draw_chart
 from compute_agent.monitoring.history import TimeSpan, plot_samples
 from compute_agent.monitoring.samples import StoredSample
 
@@ -45,6 +45,12 @@ def curves(picture):
                 [[tuple(map(float, point.split())) for point in piece.split("L")] for piece in pieces]
             )
     return found
+
+
+def time_axis(picture):
+    """The x coordinates of the two ends of the axis of time, from a horizontal line of the picture."""
+    found = re.search(r'd="M([0-9.]+) [0-9.]+h([0-9.]+)" stroke=', picture)
+    return float(found[1]), float(found[1]) + float(found[2])
 
 
 def test_axes_have_units_of_the_size_of_the_values():
@@ -89,27 +95,34 @@ def test_samples_that_share_a_pixel_keep_their_peaks():
     points = [point for piece in curves(picture)[0] for point in piece]
     assert len(points) < 5000
     peak = min(points, key=lambda point: point[1])
-    assert peak[0] == pytest.approx(svg._LEFT + 31234 / 60_000 * svg._WIDTH, abs=1)
+    begin, end = time_axis(picture)
+    assert peak[0] == pytest.approx(begin + 31234 / 60_000 * (end - begin), abs=1)
     assert sum(1 for point in points if point[1] == peak[1]) == 1
 
 
 @given(st.floats(1e-3, 1e13))
 def test_scales_are_round_and_hold_the_highest_value(highest):
-    scale = svg._ValueAxis.for_highest(highest, 0.0)
-    assert scale.highest >= highest * 0.998
-    assert scale.highest / scale.step <= 5.001
-    assert scale.highest <= 2.6 * highest
-    mantissa = scale.step / 10 ** math.floor(math.log10(scale.step) + 1e-9)
-    assert any(math.isclose(mantissa, round_one) for round_one in (1, 2, 2.5, 5, 10))
+    panel = ChartPanel("", [ChartCurve("", "#000", [(0.0, highest)])])
+    picture = ET.fromstring(draw_chart("", [panel], 0.0, 1.0, 1.0))
+    lines = [float(one.text) for one in picture.iter(f"{SVG}text") if one.get("text-anchor") == "end"]
+    top, step = lines[-1], lines[1] - lines[0]
+    assert (lines[0], lines) == (0.0, sorted(lines))
+    assert highest * 0.998 <= top <= 2.6 * highest
+    assert len(lines) <= 6
+    mantissa = step / 10 ** math.floor(math.log10(step) + 1e-9)
+    assert any(math.isclose(mantissa, round_one, rel_tol=1e-5) for round_one in (1, 2, 2.5, 5, 10))
 
 
 @given(st.floats(0, 2e9), st.floats(1, 3e8))
 @settings(deadline=None)
 def test_marks_of_the_time_are_few_and_inside(since, length):
-    marks = [mark.timestamp() for mark in svg._TimeAxis(since, since + length).time_marks()]
-    assert len(marks) <= 9
-    assert all(since - 1 <= mark <= since + length for mark in marks)
-    assert len(marks) >= 2 or length < 5
+    panel = ChartPanel("", [ChartCurve("", "#000", [(since, 1.0)])])
+    picture = draw_chart("", [panel], since, since + length, 1.0)
+    (begin, end), marks = time_axis(picture), ET.fromstring(picture).iter(f"{SVG}text")
+    places = [float(one.get("x")) for one in marks if re.fullmatch(r"[0-9]+:[0-9:]+", one.text or "")]
+    assert len(places) <= 9
+    assert all(begin - 1 / length * (end - begin) - 1 <= place <= end + 1 for place in places)
+    assert len(places) >= 2 or length < 5
 
 
 def test_names_cannot_break_the_picture():

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from compute_agent.monitoring import samples as store_module
-from compute_agent.monitoring.samples import SampleStore, StoredSample
+from compute_agent.monitoring.samples import SampleStore, StoredSample, connect_to_write
 
 DAY = 86400.0
 LARGE = 10**9
@@ -174,18 +174,18 @@ def test_a_file_that_others_lock_waits_and_nothing_is_lost(store, path, caplog, 
 def test_a_full_disk_costs_samples_and_one_line_in_the_log(store, path, caplog, monkeypatch):
     monkeypatch.setattr(store_module, "MAX_PENDING", 5)
     store = SampleStore(path, DAY, LARGE)
-    full = sqlite3.OperationalError("database or disk is full")
-    full.sqlite_errorcode = sqlite3.SQLITE_FULL
 
-    def refuse(*_):
-        raise full
+    def connect_full(*given):
+        connection = connect_to_write(*given)
+        connection.execute("PRAGMA max_page_count = 1")
+        return connection
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(store, "_write", refuse)
+        patch.setattr(store_module, "connect_to_write", connect_full)
         for time in range(10):
             store.add([sample(float(time))])
             store.flush(float(time))
-    assert len(caplog.records) == 1
+    assert ["disk is full" in one.message for one in caplog.records] == [True]
     store.flush(10.0)
     assert [row[0] for row in rows(path)] == [5.0, 6.0, 7.0, 8.0, 9.0]
     store.close()

@@ -9,7 +9,8 @@ import pytest
 from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import GuestStarted, ReconcileGuests
-from compute_agent.usage.subjects import build_subject
+from compute_agent.pipeline.guest_cache import CachedGuest, view_guest
+from compute_agent.usage.subjects import SubjectInputs, build_subject
 from tests.compute_agent.builders import build_guest, cpu_set, find_view, load_options
 from tests.compute_agent.pipeline.fake_host import ALL, FakeHost
 
@@ -66,6 +67,6 @@ def test_a_pinned_guest_stays_where_it_is_and_drift_is_not_repaired(rig):
 
 @pytest.mark.parametrize("preserved", [False, True])
 def test_a_preserved_guest_of_any_class_is_protected(preserved):
-    guest = build_guest("a", qos_class="BE", preserve=preserved)
-    classes = parse_classes(load_options())
-    assert build_subject(guest, classes, dedicated=False).facts.protected is preserved
+    view = view_guest(CachedGuest(build_guest("a", qos_class="BE", preserve=preserved), {}))
+    subject = build_subject(SubjectInputs(view, parse_classes(load_options())), 0.0)
+    assert subject.facts.protected is preserved

@@ -10,7 +10,7 @@ from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.throttling import executor
-from compute_agent.throttling.executor import MemoryReclaimer, ThrottleExecutor
+from compute_agent.throttling.executor import ThrottleExecutor, reclaim_from_guest
 from compute_agent.throttling.levers import ThrottleLever
 from compute_agent.throttling.telemetry import ThrottleTelemetry
 from compute_agent.throttling.triggers import WatermarkTrigger
@@ -354,14 +354,14 @@ def reclaim(tmp_path, monkeypatch):
     def call(uuid="a", found=256 * MIB, pressure="0.00"):
         (tmp_path / "memory.pressure").write_text(f"some avg10={pressure} avg60=9.00 avg300=9.00 total=1\n")
 
-        def reclaim_memory(group, amount, seconds, monotonic):
+        def reclaim_memory(group, amount, seconds):
             assert (group, amount, seconds) == (str(tmp_path), 256 * MIB, 1.0)
             if isinstance(found, Exception):
                 raise found
             return found
 
         monkeypatch.setattr(executor, "reclaim_memory", reclaim_memory)
-        MemoryReclaimer(Pipeline(tmp_path), FakeDriver({0})).reclaim_memory(uuid, 256 * MIB)
+        reclaim_from_guest(Pipeline(tmp_path), FakeDriver({0}), uuid, 256 * MIB)
 
     return call
 

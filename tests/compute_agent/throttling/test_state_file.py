@@ -13,13 +13,12 @@ from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.state import AgentState, StateFile
 from compute_agent.pipeline.state import dump as dump_agent
 from compute_agent.throttling import state_file
-from compute_agent.throttling.interference.cases import CasePhase, InterferenceCase
+from compute_agent.throttling.interference.cases import CasePhase, InterferenceCase, SuspectPair
 from compute_agent.throttling.interference.evidence import SignalBaseline, SignalTrack
 from compute_agent.throttling.interference.state import (
     InterferenceState,
     PairRecord,
     SignalKey,
-    SuspectPair,
     state_to_json,
 )
 from compute_agent.throttling.state_file import (

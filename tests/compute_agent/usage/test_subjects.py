@@ -3,6 +3,7 @@
 import pytest
 
 from compute_agent.classes.guest_classes import DEFAULT_CLASSES, QosClass, QosClasses, parse_classes
+from compute_agent.controllers.resctrl import cache_demands
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
@@ -10,8 +11,9 @@ from compute_agent.model.resource import BLOCKIO, ThrottleControl
 from compute_agent.pipeline.guest_cache import CachedGuest, view_guest
 from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions, read_platform
+from compute_agent.usage import subjects
 from compute_agent.usage.snapshot import GuestAllotment
-from compute_agent.usage.subjects import CacheControlAllotments, SubjectFactory, build_subject
+from compute_agent.usage.subjects import CacheControlAllotments, SubjectFactory, SubjectInputs, build_subject
 from tests.compute_agent.builders import build_guest, load_options
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.resctrl import fake
@@ -30,9 +32,8 @@ from tests.compute_agent.throttling.watermarks.builders import QUOTA
 def test_class_and_dedicated_cpus_protect(qos_class, dedicated, rank, protected):
     guest = Guest("u", "process", "n", 42, GuestSettings(vcpus=3, qos_class=qos_class, priority=7))
     ways = {ThrottleControl("cache_ways", "0"): GuestAllotment(11.0, 1.0, 2.0**20)}
-    subject = build_subject(
-        guest, parse_classes(load_options()), dedicated=dedicated, started=5.0, others=ways
-    )
+    view = view_guest(CachedGuest(guest, {"host": {"PCPU": 3}} if dedicated else {}))
+    subject = build_subject(SubjectInputs(view, parse_classes(load_options()), caches=ways), 5.0)
     facts = subject.facts
     assert (facts.rank, facts.protected, facts.priority, facts.started) == (rank, protected, 7, 5.0)
     assert facts.allotments == {
@@ -59,7 +60,6 @@ def measured(guest):
 
 
 MEMORY = ThrottleControl("memory_high")
-NO_SWAPS = "Filename Type Size\n"
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def allotments(tmp_path, machine, gbps=None):
     return CacheControlAllotments(control, DEFAULT_CLASSES, lambda: ZONES), platform
 
 
-def guest_view(qos_class="BE", allocation=None, resctrl=""):
-    return view_guest(CachedGuest(build_guest("g", qos_class=qos_class, resctrl=resctrl), allocation))
+def guest_view(qos_class="BE", allocation=None, resctrl="", name="g"):
+    return view_guest(CachedGuest(build_guest(name, qos_class=qos_class, resctrl=resctrl), allocation))
 
 
 @pytest.fixture
@@ -168,12 +168,17 @@ def test_a_guest_with_unknown_allocation_has_unknown_allotments(intel):
 def test_allotments_are_computed_once_until_a_guest_changes(intel, monkeypatch):
     of, _ = intel
     computed = []
-    compute = of._compute_allotments
-    monkeypatch.setattr(of, "_compute_allotments", lambda *given: computed.append(1) or compute(*given))
-    for view in (guest_view("BE", {}), guest_view("LS", {}), guest_view("LS", {"l3-0": {"LLC": 5}})):
-        first = of(view)
-        assert of(view) == first == compute(view, view.allocation)
+    monkeypatch.setattr(subjects, "cache_demands", lambda *given: computed.append(1) or cache_demands(*given))
+    views = guest_view("BE", {}), guest_view("LS", {}), guest_view("LS", {"l3-0": {"LLC": 5}})
+    for view in views:
+        assert of(view) == of(view)
     assert len(computed) == 3
-    monkeypatch.setattr("compute_agent.usage.subjects._MAX_KNOWN", 1)
-    assert of(guest_view("BE", {})) == compute(guest_view("BE", {}), {})
-    assert len(of._known) == 1
+    others = [guest_view("BE", {}, name=name) for name in ("a", "b")]
+    for view in others * 2:
+        of(view)
+    assert len(computed) == 5
+    # At the maximum number of guests, all of them are forgotten.
+    monkeypatch.setattr(subjects, "_MAX_KNOWN", 1)
+    for view in (guest_view("BE", {}, name="c"), *others):
+        of(view)
+    assert len(computed) == 8

@@ -6,13 +6,12 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.throttling.interference.cases import CasePhase, InterferenceCase
+from compute_agent.throttling.interference.cases import CasePhase, InterferenceCase, SuspectPair
 from compute_agent.throttling.interference.evidence import SignalBaseline, SignalTrack
 from compute_agent.throttling.interference.state import (
     InterferenceState,
     PairRecord,
     SignalKey,
-    SuspectPair,
     state_from_json,
     state_to_json,
 )
