@@ -1,6 +1,7 @@
 """Tests of the CPUs that are not offered: after broken promises, and for stolen time."""
 
 import itertools
+import json
 import math
 
 import pytest
@@ -168,9 +169,12 @@ def test_a_jump_of_the_clock_or_a_stopped_agent_does_not_shorten_the_day(steps):
     assert found.held_back(10) == 1.0  # the share is 1.0 until 288 readings exist
 
 
-def test_a_breach_is_kept():
+def test_a_breach_is_kept_and_older_files_have_none():
     states = {"z": ZoneState(breach=HeldBackShare(2.0, 3, 3600.0, START))}
     assert ZONES_FORMAT.parse(ZONES_FORMAT.dump(states)) == states
+    document = json.loads(ZONES_FORMAT.dump(states))
+    del document["zones"]["z"]["breach"]
+    assert ZONES_FORMAT.parse(json.dumps(document).encode()) == {"z": ZoneState()}
 
 
 def test_missing_cpus_are_promised_cpus_that_others_use():
