@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Final
 
 from oslo_config import cfg
 
-from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.schemas.base import (
     MAX_INT,
@@ -125,6 +124,4 @@ class FlavorForm:
                     INVALID_FLAVOR,
                 )
             LOG.warning("A part of a flavor was ignored, as in Nova: %s", said)
-        return AskedCandidates(
-            translation.request, microversion.MAX, translation.fallback, translation.warnings
-        )
+        return translation

@@ -21,15 +21,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, count
 from typing import Final
 
 import os_resource_classes
 import os_traits
 
+from placement import microversion
 from placement.kept_results import KeptResults
 from placement.read_model.provider import DISABLED
+from placement.schemas.request_form import AskedCandidates
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement_extras.flavors import memory, pinning, spelling
 from placement_extras.flavors.flavor import NovaFlavor, TranslationRules, refusal_error
@@ -110,23 +112,12 @@ def _check_left_out(guest: FlavorGuest) -> None:
 _MIB_OF_GIB = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class FlavorTranslation:
-    """The request for a flavor.
-
-    :param fallback: the request that is tried if ``request`` has no candidates, or None. This request asks
-        for shared CPUs instead of dedicated CPUs, as Nova does for hosts that do not report PCPU. With the
-        option ``numa_affinity``, it asks for dedicated CPUs, but allows devices at other NUMA nodes.
-    :param warnings: sentences about parts of the flavor that the translation ignores.
-    """
-
-    request: CandidatesRequest
-    fallback: CandidatesRequest | None = None
-    warnings: tuple[str, ...] = ()
-
-
-def translate_flavor(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTranslation:
+def translate_flavor(flavor: NovaFlavor, rules: TranslationRules) -> AskedCandidates:
     """Return the request that Nova would send to Placement.
+
+    The fallback asks for shared CPUs instead of dedicated CPUs, as Nova does for hosts that do not report
+    PCPU. With the option ``numa_affinity``, it asks for dedicated CPUs, but allows devices at other NUMA
+    nodes. The warnings are about parts of the flavor that the translation ignores.
 
     :raises InvalidRequest: no guest can have this flavor and image.
     """
@@ -135,11 +126,11 @@ def translate_flavor(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTrans
 
 # translations are cached, because a cloud has few flavors, and clients often claim the same flavor several
 # times in a row
-_KEPT_TRANSLATIONS: Final = KeptResults[FlavorTranslation](16 << 20)
+_KEPT_TRANSLATIONS: Final = KeptResults[AskedCandidates](16 << 20)
 """A cache of recent translations of flavors, with at most 16 MiB."""
 
 
-def _translate_guest(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTranslation:
+def _translate_guest(flavor: NovaFlavor, rules: TranslationRules) -> AskedCandidates:
     guest = FlavorGuest.of_flavor(flavor)
     check_guest(guest)
     pinned = pinning.read(guest)
@@ -163,7 +154,7 @@ def _translate_guest(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTrans
     elif pinned.policy == DEDICATED and not rules.disable_fallback_pcpu_query:
         # warnings about the fallback are dropped, because the first request has caused the same warnings
         fallback = _candidates_request(_gather_groups(guest, None, rules, FlavorWarnings()), root)
-    return FlavorTranslation(request, fallback, warnings.all_sentences())
+    return AskedCandidates(request, microversion.MAX, fallback, warnings.all_sentences())
 
 
 def _is_within_node(

@@ -61,11 +61,7 @@ class DatabaseContent:
         result = self.conn.execute(self.queries[table], execution_options={"yield_per": BATCH_ROWS})
         columns = tuple(result.keys())
         for row in result:
-            yield self._finish_row(dict(zip(columns, row, strict=True)))
-
-    def _finish_row(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Convert those values of a row that SQL cannot convert. A subclass overrides this method."""
-        return row
+            yield dict(zip(columns, row, strict=True))
 
     def row_tallies(self) -> dict[str, RowTally]:
         """Return the number of rows and the sum for each title. The database computes these numbers."""

@@ -85,6 +85,7 @@ class StockContent(DatabaseContent):
     has_types: bool
 
     def _finish_row(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Convert those values of a row that SQL cannot convert."""
         for column in ("uuid", "aggregate"):
             if column in row:
                 row[column] = canonical_uuid(row[column])
@@ -102,7 +103,7 @@ class StockContent(DatabaseContent):
 
     def rows(self, table: str) -> Iterator[dict[str, Any]]:
         """Read rows as one of our tables would have them. Consumers without a row in the source come last."""
-        yield from super().rows(table)
+        yield from map(self._finish_row, super().rows(table))
         if table == "consumers":
             for consumer, consumer_id in self.unknown_consumers.items():
                 yield {

@@ -15,10 +15,11 @@ from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.schemas.base import load
 from placement.schemas.candidates import parse_candidates
+from placement.schemas.request_form import AskedCandidates
 from placement.search.request import CandidatesRequest
 from placement_extras.flavors import form, groups
 from placement_extras.flavors.flavor import TranslationRules
-from placement_extras.flavors.translation import FlavorTranslation, translate_flavor
+from placement_extras.flavors.translation import translate_flavor
 
 Answer = tuple[dict[str, Any] | None, dict[str, Any] | None]
 """A request and the one to fall back to; None for none."""
@@ -36,7 +37,7 @@ def recorded() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
 
 
-def translated(case: dict[str, Any]) -> FlavorTranslation:
+def translated(case: dict[str, Any]) -> AskedCandidates:
     """Return the request that this service makes of a flavor.
 
     :raises InvalidRequest: the flavor is refused.

@@ -13,6 +13,7 @@ from placement.exceptions import InvalidRequest
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
+from placement.schemas.request_form import AskedCandidates
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
 from placement.search.claims.claim import HostChoice, WantedClaim
@@ -22,7 +23,7 @@ from placement.store.consumers import ConsumerOwnership
 from placement_extras.flavors.flavor import ImageProperties, NovaFlavor, PciAlias, TranslationRules
 from placement_extras.flavors.form import configured_rules
 from placement_extras.flavors.options import GROUP, OPTIONS
-from placement_extras.flavors.translation import FlavorTranslation, translate_flavor
+from placement_extras.flavors.translation import translate_flavor
 from tests.examples import examples
 from tests.placement.search.snapshots import Spec, build, build_scenario
 
@@ -32,7 +33,7 @@ RULES = TranslationRules(pci_aliases=(GPU, NIC), numa_affinity=True, huge_pages=
 PINNED = {"hw:cpu_policy": "dedicated"}
 
 
-def translated(rules: TranslationRules = RULES, **specs: str) -> FlavorTranslation:
+def translated(rules: TranslationRules = RULES, **specs: str) -> AskedCandidates:
     return translate_flavor(NovaFlavor(4, 2048, 10, extra_specs=tuple(specs.items())), rules)
 
 

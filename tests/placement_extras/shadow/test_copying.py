@@ -4,63 +4,65 @@ import logging
 import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from placement.exceptions import InvalidRequest
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.migration import importer
+from placement_extras.migration.stock_database import StockContent
 from placement_extras.shadow import copied_databases
 from placement_extras.shadow.copied_databases import MAX_MOMENTS, CopiedDatabases, CopyMoment, copy
 from placement_extras.shadow.copy_queue import ByteBacklog
 from placement_extras.shadow.exchange import MirroredRequest, ShadowRequest
 from placement_extras.shadow.follower import BOUNDS
+from tests.placement_extras.migration.reference_world import ReferenceDatabase
 
-DATABASES = CopiedDatabases("their", "ours", ConsumerOwnership("p", "u", None), ())
-
-
-class CopyRecorder:
-    """Records the moments that were tried (one in each second, from 1 on), and those at which the database
-    was copied.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.looked_at: list[float] = []
-        self.copied: list[float] = []
-        monkeypatch.setattr(copied_databases, "open_database", self._open)
-        monkeypatch.setattr(copied_databases, "_open_copy", self._open_copy)
-        monkeypatch.setattr(importer, "run", lambda *_, **__: self.copied.append(self.looked_at[-1]))
-
-    @contextmanager
-    def _open(self, url: str) -> Iterator[None]:
-        yield
-
-    @contextmanager
-    def _open_copy(self, databases: CopiedDatabases) -> Iterator[tuple[Any, CopyMoment]]:
-        self.looked_at.append(len(self.looked_at) + 1.0)
-        yield None, CopyMoment(self.looked_at[-1], self.looked_at[-1] + 0.1)
+OWNER = ConsumerOwnership("p", "u", None)
 
 
 @pytest.fixture
-def copied(monkeypatch: pytest.MonkeyPatch) -> CopyRecorder:
-    return CopyRecorder(monkeypatch)
+def stock(tmp_path: Path) -> CopiedDatabases:
+    """An empty database of OpenStack Placement."""
+    url = f"sqlite:///{tmp_path / 'stock.sqlite'}"
+    ReferenceDatabase(url)
+    return CopiedDatabases(url, "", OWNER, ())
 
 
-def test_the_copy_is_of_a_moment_without_a_write(copied: CopyRecorder) -> None:
-    assert copy(DATABASES, lambda moment: moment.earliest >= 3).earliest == 3
-    assert (copied.looked_at, copied.copied) == ([1, 2, 3], [3])
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[StockContent]:
+    """The contents that are copied; nothing is written."""
+    found: list[StockContent] = []
+    monkeypatch.setattr(copied_databases, "open_database", nullcontext)
+    monkeypatch.setattr(importer, "run", lambda database, source, *_, **__: found.append(source))
+    return found
+
+
+def test_the_copy_is_of_a_moment_without_a_write(stock: CopiedDatabases, copied: list[StockContent]) -> None:
+    moments: list[CopyMoment] = []
+
+    def is_third(moment: CopyMoment) -> bool:
+        moments.append(moment)
+        return len(moments) == 3
+
+    assert copy(stock, is_third) is moments[-1]
+    assert (len(moments), len(copied)) == (3, 1)
 
 
 def test_the_last_moment_is_copied_with_a_warning_if_none_is_quiet(
-    copied: CopyRecorder, caplog: pytest.LogCaptureFixture
+    stock: CopiedDatabases, copied: list[StockContent], caplog: pytest.LogCaptureFixture
 ) -> None:
+    moments: list[CopyMoment] = []
+
+    def is_never(moment: CopyMoment) -> bool:
+        moments.append(moment)
+        return False
+
     with caplog.at_level(logging.WARNING):
-        assert copy(DATABASES, lambda _: False).earliest == MAX_MOMENTS
-    assert copied.copied == [MAX_MOMENTS]
+        assert copy(stock, is_never) is moments[-1]
+    assert (len(moments), len(copied)) == (MAX_MOMENTS, 1)
     assert "Clients wrote to the database during the copy" in caplog.text
 
 
@@ -92,7 +94,7 @@ def source(tmp_path: Path) -> CopiedDatabases:
     file = tmp_path / "stock.sqlite"
     with closing(sqlite3.connect(file)) as there, there:
         there.execute("CREATE TABLE t AS SELECT zeroblob(1000000) AS x")
-    return CopiedDatabases(f"sqlite:///{file}", "", ConsumerOwnership("p", "u", None), ())
+    return CopiedDatabases(f"sqlite:///{file}", "", OWNER, ())
 
 
 def test_a_missing_folder_for_the_copy_is_named(
