@@ -5,8 +5,8 @@ this package, so that they can be read, created and tested without a process.
 
 - :mod:`~compute_agent.agent.assembly` makes all parts in one function, from top to bottom. New readers should
   start with this function.
-- :mod:`~compute_agent.agent.service` is the agent as a whole: start, main thread, stop, and the answers to
-  requests of the socket.
+- :mod:`~compute_agent.agent.service` is the agent as a whole: start, main thread and stop.
+- :mod:`~compute_agent.agent.api` answers the requests of the socket, with the parts that the assembly made.
 - :mod:`~compute_agent.agent.configured_host` makes the host state from a configuration,
   :mod:`~compute_agent.agent.configured_controllers` makes the controllers, and
   :mod:`~compute_agent.agent.reload` replaces both while guests run.

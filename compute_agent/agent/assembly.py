@@ -26,6 +26,7 @@ from compute_agent.agent.manual_throttling import ManualThrottling
 from compute_agent.agent.reload import ConfigReloader, ConfigurationLoader
 from compute_agent.controllers.cpu_class import count_refusals
 from compute_agent.controllers.isolation import count_isolation
+from compute_agent.drivers.base import GuestDriver
 from compute_agent.drivers.factory import foreign_drivers, lock_path
 from compute_agent.events.event import EventRecorder
 from compute_agent.host.cpus import read_online
@@ -106,10 +107,27 @@ class AssembledAgent:
     watermarks: WatermarkLoop
     interference: InterferenceLoop
     oom: OomEvents
+    guest_claims: GuestClaims
+    claim_ends: ClaimEnds
     arrivals: GuestEvents
     announcements: PreStartHook
     early: tuple[AgentLoop, ...]
     late: tuple[AgentLoop, ...]
+
+    @property
+    def options(self) -> cfg.ConfigOpts:
+        """The options of the configuration in force."""
+        return self.in_force.current.options
+
+    @property
+    def client(self) -> PlacementClient:
+        """The Placement client that the configuration in force describes."""
+        return self.in_force.current.client
+
+    @property
+    def driver(self) -> GuestDriver:
+        """The driver of the guests."""
+        return self.host_driver.driver
 
 
 def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, folder: Path) -> AssembledAgent:
@@ -352,6 +370,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         watermarks,
         interference,
         oom,
+        guest_claims,
+        claim_ends,
         arrivals,
         announcements,
         early,

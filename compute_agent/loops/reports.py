@@ -442,26 +442,6 @@ class ReportLoop:
         self._metrics.reports.labels("waiting").inc()
         self.status = replace(self.status, up=True, last_error="", away=False, refusals=(), waiting=reason)
 
-    @property
-    def unclaimed_guests(self) -> Mapping[str, str]:
-        """The reasons why the agent has no claim for guests without an allocation, by uuid of the guest."""
-        return {} if self._guest_claims is None else self._guest_claims.refusal_reasons()
-
-    @property
-    def foreign_claims(self) -> list[str]:
-        """The guests with notes of claims of another host, in words."""
-        return [] if self._guest_claims is None else self._guest_claims.foreign_claims()
-
-    @property
-    def overdue_guests(self) -> Mapping[str, str]:
-        """Texts that say what to do about guests that still run after the ends of their claims, by uuid."""
-        return {} if self._claim_ends is None else self._claim_ends.overdue_guests()
-
-    @property
-    def claimed_guests(self) -> frozenset[str]:
-        """The uuids of guests with a claim of the agent, whether they run or not."""
-        return frozenset() if self._guest_claims is None else self._guest_claims.claimed_guests()
-
     def _grant_switches(self) -> None:
         """Set or remove the trait in Placement that keeps new guests away.
 

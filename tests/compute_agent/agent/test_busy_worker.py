@@ -30,7 +30,7 @@ def methods(monkeypatch: pytest.MonkeyPatch) -> api.ApiMethods:
         driver=SimpleNamespace(stop=lambda guest, seconds: None),
         options=SimpleNamespace(guests=SimpleNamespace(stop_timeout=1)),
     )
-    return api.ApiMethods(cast(Any, agent))
+    return api.ApiMethods(cast(Any, agent), lambda: None)
 
 
 def test_a_guest_has_ended_though_the_worker_takes_it_later(methods: api.ApiMethods) -> None:

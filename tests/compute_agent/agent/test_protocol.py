@@ -198,7 +198,7 @@ with socket.socket(socket.AF_UNIX) as connection:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
 def test_another_user_of_the_sockets_group_may_read_and_not_change():
-    names = ApiMethods(None).list_methods()
+    names = ApiMethods(None, None).list_methods()
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # where others get at it
         os.chmod(folder, 0o755)
         path = Path(folder) / "s.sock"
