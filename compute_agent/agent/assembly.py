@@ -34,7 +34,7 @@ from compute_agent.host.kernel_files import read_boot_id, read_host_id
 from compute_agent.inventory import host_identity
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
 from compute_agent.loops.arrivals import GuestEvents, PreStartHook
-from compute_agent.loops.audit import ConsumerLocations
+from compute_agent.loops.audit import locate_consumers
 from compute_agent.loops.base import AgentLoop, ConfigurationInForce
 from compute_agent.loops.claim_ends import ClaimEnds
 from compute_agent.loops.cold_memory import ColdMemoryLoop
@@ -42,7 +42,7 @@ from compute_agent.loops.devices import DeviceSource
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.fleet import FleetGuests, FleetLoop
 from compute_agent.loops.guest_claims import GuestClaims
-from compute_agent.loops.host_attributes import AgentHeartbeats, NeighbourReporter, PositionReporter
+from compute_agent.loops.host_attributes import NeighbourReporter, add_heartbeat, add_positions
 from compute_agent.loops.metric_sources import MetricSources
 from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
 from compute_agent.loops.noise import NoiseSource
@@ -152,7 +152,11 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         saved, registry = state.state, load_registry()
         # If the agent already has providers in Placement, an earlier run has chosen the owner of the root.
         root = RootWatch(
-            options, host_identity.load_or_create(folder), saved.nova_root, bool(saved.owned), state
+            options,
+            host_identity.load_or_create(folder),
+            saved.nova_root,
+            bool(saved.owned),
+            state.keep_nova_root,
         )
 
         # The host: a wrong configuration raises its error here, before any other object exists
@@ -220,7 +224,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         limits = LimitArbiter(pipeline)
         evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
         machine = read_host_id(Path(options.host.root))
-        history = HistoryWatch(metrics, saved.history, state, recorder)
+        history = HistoryWatch(metrics, saved.history, state.keep_history, recorder)
         claim_ends = ClaimEnds(
             in_force,
             pipeline,
@@ -249,26 +253,26 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             metrics,
             options.compute.update_resources_interval,
             options.placement.report_retry_maximum,
-            locate=ConsumerLocations(driver, pipeline),
+            locate=partial(locate_consumers, driver, pipeline),
             causes=causes_kept(
                 saved,
                 throttling.state.watermarks.scheduling_off,
                 bool(host.settings.rules.watermarks),
             ),
             root=root,
-            root_user=reloader,
+            use_root=reloader.use_root,
             additions=(
-                reclaimed,
-                fleet,
-                PositionReporter(in_force, pipeline.guest_views),
-                AgentHeartbeats(in_force),
+                reclaimed.add_to_tree,
+                fleet.add_to_tree,
+                partial(add_positions, in_force, pipeline.guest_views),
+                partial(add_heartbeat, in_force),
                 NeighbourReporter(
                     in_force,
                     monitoring.loop.newest_reading,
                     limits.requested_limits,
                     lambda: throttling.state.interference.cases,
-                ),
-                promises,
+                ).add_to_tree,
+                promises.add_to_tree,
             ),
             history=history,
             claims=ClaimWatch(in_force, recorder),
@@ -276,7 +280,9 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             claim_ends=claim_ends,
             signal=changed,
         )
-        maintenance = MaintenanceMode(saved.maintenance, state, reports, metrics.registry, recorder)
+        maintenance = MaintenanceMode(
+            saved.maintenance, state.keep_maintenance, reports, metrics.registry, recorder
+        )
 
         # The loops that measure guests, and the loops that throttle guests
         GuestMetrics(

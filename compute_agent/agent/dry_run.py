@@ -34,7 +34,7 @@ from compute_agent.inventory.host_identity import IdentityError, check_owner, re
 from compute_agent.inventory.options import hypervisor_name
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode
 from compute_agent.loops.allocations import allocations_read
-from compute_agent.loops.audit import by_consumer, locate_guests
+from compute_agent.loops.audit import locate_consumers
 from compute_agent.loops.reclaimed import first_tree
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest import Guest
@@ -302,7 +302,7 @@ def _in_placement(
             yield PlannedChange(PLACEMENT, host_state.tree.root.name, reason)
         planned = reporter.plan_reshape(
             host_state.tree,
-            by_consumer(locate_guests(driver, host_state), pipeline.guest_views()),
+            locate_consumers(driver, pipeline),
             host_state.zone_cpus,
         )
         names = {zone.uuid: zone.name for zone in host_state.all_zones}

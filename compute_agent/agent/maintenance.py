@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -31,35 +32,25 @@ If the change takes longer, a later report completes it.
 """
 
 
-class MaintenanceStore(Protocol):
-    """Stores the last order of an operator: to keep new guests away, or to let them in."""
-
-    def keep_maintenance(self, said: HostMaintenance) -> None:
-        """Store the operator's order. It is on disk when this method returns.
-
-        :raises OSError: the file cannot be written.
-        """
-        ...
-
-
 class MaintenanceMode:
     """The operator's switch that keeps new guests away. An order is stored before it takes effect."""
 
     def __init__(
         self,
         said: HostMaintenance | None,
-        store: MaintenanceStore,
+        keep_order: Callable[[HostMaintenance], None],
         reports: ReportLoop,
         registry: CollectorRegistry,
         recorder: EventRecorder | None = None,
     ) -> None:
         """Begin with the order that the previous run of the agent stored.
 
-        :param said: the last order in ``store``; None means that ``store`` has no order.
+        :param said: the last stored order; None means that there is none.
+        :param keep_order: stores an order. It is on disk when the function returns.
         """
         self._recorder = recorder or EventRecorder()
         self._said = said
-        self._store = store
+        self._keep_order = keep_order
         self._reports = reports
         self._lock = threading.Lock()
         Gauge(
@@ -95,7 +86,7 @@ class MaintenanceMode:
             since = self._said.since if again and self._said is not None else time.time()
             said = HostMaintenance(off, reason, since)
             try:
-                self._store.keep_maintenance(said)
+                self._keep_order(said)
             except OSError as error:
                 raise RequestError(
                     f"nothing is changed, because the change cannot be stored: {error}"

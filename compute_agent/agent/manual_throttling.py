@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from compute_agent.agent.protocol import RequestError
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
@@ -19,8 +19,9 @@ from compute_agent.loops.note_files import EvictionNote, EvictionStore
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
+from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.threads import ONCE, PeriodicTask, ThreadSpec, log_failures, run_aside
-from compute_agent.throttling.evictions import EvictionInterruptedError
+from compute_agent.throttling.evictions import EvictionInterruptedError, GuestEvictions
 from compute_agent.throttling.executor import LimitSetter
 
 LOG = logging.getLogger(__name__)
@@ -50,40 +51,15 @@ RESUME_THREAD: Final = ThreadSpec(
 )
 
 
-class KnownGuests(Protocol):
-    """The guests of the host; :class:`compute_agent.pipeline.worker.GuestPipeline` implements it."""
-
-    @property
-    def has_taken_over(self) -> bool:
-        """Whether the running guests of all drivers are known."""
-        ...
-
-    def guests(self) -> Sequence[Guest]:
-        """All running guests."""
-        ...
-
-
-class GuestLeaving(Protocol):
-    """Evicts guests; :class:`compute_agent.throttling.evictions.GuestEvictions` implements this protocol."""
-
-    def stop_guest(self, uuid: str) -> None:
-        """Stop a guest, or run the operator's command that moves it; then check that the guest has left."""
-        ...
-
-    def give_back(self, uuid: str) -> None:
-        """Delete the part of a guest's allocation that is on this host's providers."""
-        ...
-
-
 class ManualThrottling(AgentLoop):
     """Limits and evicts guests for an operator. Any thread may call the methods."""
 
     def __init__(
         self,
         limits: LimitSetter,
-        leaving: GuestLeaving,
+        evictions: GuestEvictions,
         recorder: EventRecorder,
-        known: KnownGuests,
+        pipeline: GuestPipeline,
         store: EvictionStore,
         boot: str,
         lost_guests: Callable[[], Mapping[str, str]],
@@ -95,9 +71,9 @@ class ManualThrottling(AgentLoop):
             now.
         """
         self._limits = limits
-        self._leaving = leaving
+        self._evictions = evictions
         self._recorder = recorder
-        self._known = known
+        self._pipeline = pipeline
         self._store = store
         self._boot = boot
         self._lost_guests = lost_guests
@@ -129,9 +105,9 @@ class ManualThrottling(AgentLoop):
 
         A guest that was started again, or that is preserved now, is not evicted.
         """
-        if not self._known.has_taken_over:
+        if not self._pipeline.has_taken_over:
             return
-        running, lost = {guest.uuid: guest for guest in self._known.guests()}, self._lost_guests()
+        running, lost = {guest.uuid: guest for guest in self._pipeline.guests()}, self._lost_guests()
         for uuid in sorted(self._unresumed - lost.keys()):
             self._unresumed.discard(uuid)
             note, guest = self._store.notes.get(uuid), running.get(uuid)
@@ -212,8 +188,8 @@ class ManualThrottling(AgentLoop):
 
     def _see_off(self, guest: EvictionNote) -> None:
         try:
-            self._leaving.stop_guest(guest.uuid)
-            self._leaving.give_back(guest.uuid)
+            self._evictions.stop_guest(guest.uuid)
+            self._evictions.give_back(guest.uuid)
         except EvictionInterruptedError:
             return  # the note stays for the next run of the agent
         # Every failure is caught: this is a thread's outermost function, and the event has to record the

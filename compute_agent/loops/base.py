@@ -110,21 +110,11 @@ class ConfigurationInForce:
             loop.reload(self.current)
 
 
-class WakeReport(Protocol):
-    """Requests a report to Placement. Any thread may call this function, which returns at once."""
+WakeReport = Callable[[], None]
+"""Requests a report to Placement. Any thread may call this function, which returns at once."""
 
-    def __call__(self) -> None:
-        """Wake the thread of reports."""
-        ...
-
-
-class TreeAddition(Protocol):
-    """Adds inventories, traits or attributes to the tree of providers that the agent reports."""
-
-    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with the additions, for the thread of reports, and for commands that show it."""
-        ...
-
+TreeAddition = Callable[[ProviderTree], ProviderTree]
+"""Adds inventories, traits or attributes to a tree of providers, for reports and for commands."""
 
 FIRST_PAUSE: Final = 1.0
 """Seconds of the pause after the first failed report, before the pause is varied at random."""

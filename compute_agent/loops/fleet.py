@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from oslo_config import cfg
 from prometheus_client import CollectorRegistry, Gauge
@@ -38,23 +38,11 @@ FILE: Final = "fleet-guests.json"
 """Name of the file in the state folder that records the settings of guests that the fleet has set."""
 
 
-class GuestSetter(Protocol):
-    """Changes settings of running guests."""
+GuestSetter = Callable[[str, Mapping[str, Any], Collection[str]], str]
+"""Sets and unsets settings of the guest with a uuid; returns the reason of a failure, or ``""``."""
 
-    def __call__(self, guest: str, values: Mapping[str, Any], unset: Collection[str] = (), /) -> str:
-        """Set and unset settings of the guest with this uuid; return the reason of a failure, or ``""``."""
-        ...
-
-
-class GuestApplier(Protocol):
-    """Applies the settings of single guests that a revision of the fleet's settings contains."""
-
-    def __call__(self, revision: Path) -> list[str]:
-        """Apply the revision in a file; return a sentence about each setting that was not applied.
-
-        :raises FleetError: the record of applied settings cannot be read or written.
-        """
-        ...
+GuestApplier = Callable[[Path], list[str]]
+"""Applies the settings of single guests in the file of a revision; see :meth:`FleetGuests.bring_about`."""
 
 
 class FleetGuests:

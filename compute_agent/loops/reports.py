@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -20,7 +20,7 @@ from compute_agent.loops.allocations import ClaimWatch, HistoryWatch, allocation
 from compute_agent.loops.base import ReloadedConfiguration, TreeAddition, pause
 from compute_agent.loops.claim_ends import ClaimEnds
 from compute_agent.loops.guest_claims import GuestClaims
-from compute_agent.loops.root_watch import RootUser, RootWatch
+from compute_agent.loops.root_watch import RootWatch
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
@@ -33,22 +33,16 @@ from compute_agent.report.held_amounts import WithheldOffers
 from compute_agent.report.history import AllocationLoss, ConsumerOwner, holder_of
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.reshape import InfeasibleReshape, ReshapePlan
-from compute_agent.report.root_provider import Causes, DisableCause, RootMissingError
+from compute_agent.report.root_provider import Causes, DisableCause, RootMissingError, RootOwner
 from compute_agent.threads import PeriodicTask, ThreadSpec, WakeSignal, log_failures
 
 LOG = logging.getLogger(__name__)
 
 
-class LocationReader(Protocol):
-    """Reads the CPUs on which guests can run according to the kernel."""
-
-    def __call__(self) -> Mapping[str, CpuLocation]:
-        """Read the locations of guests, by uuid of the consumer.
-
-        :raises DriverError: the driver does not answer.
-        """
-        ...
-
+LocationReader = Callable[[], Mapping[str, CpuLocation]]
+"""Reads the CPUs on which guests can run according to the kernel, by uuid of the consumer; raises DriverError
+if the driver does not answer.
+"""
 
 DISABLE_SERVICE: Final = (
     "nova-compute owns the root provider, and removes COMPUTE_STATUS_DISABLED that another program sets;"
@@ -141,7 +135,7 @@ class ReportLoop:
         locate: LocationReader = dict,
         causes: Causes | None = None,
         root: RootWatch | None = None,
-        root_user: RootUser | None = None,
+        use_root: Callable[[RootOwner], None] = lambda owner: None,
         additions: Sequence[TreeAddition] = (),
         history: HistoryWatch | None = None,
         claims: ClaimWatch | None = None,
@@ -156,9 +150,10 @@ class ReportLoop:
         :param locate: reads the CPUs on which guests can run, for reshapes.
         :param causes: the causes that can keep new guests away, each with whether it is active at the start.
         :param root: finds the root provider; None means that the root belongs to the agent.
-        :param root_user: makes the agent work below the root provider that ``root`` finds.
-        :param additions: objects that add something, such as offers, to the provider tree of each report, in
-            this order.
+        :param use_root: puts the agent's providers below the root provider that ``root`` finds. The worker
+            has the new tree when the function returns.
+        :param additions: functions that add something, such as offers, to the provider tree of each report,
+            in this order.
         :param history: decides whether guests have lost allocations, or Placement has an older copy of its
             database.
         :param claims: confirms claims that expire, or warns of them.
@@ -172,7 +167,7 @@ class ReportLoop:
         self._guest_claims = guest_claims
         self._claim_ends = claim_ends
         self._root = root
-        self._root_user = root_user
+        self._use_root = use_root
         self._reporter = reporter
         self._client = client
         self._pipeline = pipeline
@@ -246,7 +241,7 @@ class ReportLoop:
 
     def _with_additions(self, tree: ProviderTree) -> ProviderTree:
         for addition in self._additions:
-            tree = addition.add_to_tree(tree)
+            tree = addition(tree)
         return tree
 
     @property
@@ -425,8 +420,8 @@ class ReportLoop:
             return
         before = self._pipeline.host_state.tree
         owner = self._root.follow_root(self._client, self._reporter, self._pipeline.host_state)
-        if owner is not None and self._root_user is not None:
-            self._root_user.use_root(owner)
+        if owner is not None:
+            self._use_root(owner)
         if self._derived is None and before == self._tree_at_start:
             # A root that is found before the first report belongs to the start, at which the agent can
             # reshape.

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from compute_agent.inventory.attributes import is_ours
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.loops.base import ConfigurationInForce
-from compute_agent.loops.host_attributes import AgentHeartbeats
+from compute_agent.loops.host_attributes import add_heartbeat
 from tests.compute_agent.loops.configurations import configuration
 
 ROOT = ProviderNode("host", "7f3c0d6b-2a91-4c1e-8d5b-9a6f4e2c1d03", None, attributes={"cpu_capacity": 1.0})
@@ -15,11 +15,9 @@ BELOW = ProviderNode("host_NUMA_0", "n", "r")
 def told(now, interval=600, *, beside=False, reports=60):
     compute = SimpleNamespace(heartbeat_interval=interval, update_resources_interval=reports)
     conf = configuration(SimpleNamespace(compute=compute))
-    beats = AgentHeartbeats(ConfigurationInForce(conf), lambda: now)
-    return [
-        dict(node.attributes or {})
-        for node in beats.add_to_tree(ProviderTree((ROOT, BELOW), beside=beside)).nodes
-    ]
+    tree = ProviderTree((ROOT, BELOW), beside=beside)
+    found = add_heartbeat(ConfigurationInForce(conf), tree, lambda: now)
+    return [dict(node.attributes or {}) for node in found.nodes]
 
 
 def test_no_heartbeat_is_reported_without_the_option():

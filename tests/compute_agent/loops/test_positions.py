@@ -9,7 +9,7 @@ from compute_agent.inventory.attributes import GuestCpuMap, guest_attributes, is
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.loops import host_attributes
 from compute_agent.loops.base import ConfigurationInForce
-from compute_agent.loops.host_attributes import PositionReporter, acting_at
+from compute_agent.loops.host_attributes import acting_at, add_positions
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
 from compute_agent.throttling.watermarks.sections import WatermarkRules, WatermarkSection
@@ -38,9 +38,8 @@ def told(wanted, views, *, beside=False):
     options = SimpleNamespace(compute=SimpleNamespace(report_positions=wanted))
     settings = SimpleNamespace(rules=WatermarkRules(MetricRegistry(), (BUSY,)))
     conf = configuration(options, settings=settings)
-    tree = PositionReporter(ConfigurationInForce(conf), lambda: views).add_to_tree(
-        ProviderTree((ROOT, BELOW), beside=beside)
-    )
+    before = ProviderTree((ROOT, BELOW), beside=beside)
+    tree = add_positions(ConfigurationInForce(conf), lambda: views, before)
     return [dict(node.attributes or {}) for node in tree.nodes]
 
 

@@ -40,7 +40,7 @@ class ReclaimReporting:
             metrics,
             60,
             300,
-            additions=(self,),
+            additions=(self.add_to_tree,),
         )
 
     def add_to_tree(self, tree):
