@@ -337,8 +337,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
 
         # The receivers of events about guests
         oom = OomEvents(driver, recorder, metrics.registry, options.host.root)
-        arrivals = GuestEvents(pipeline, conf.client, changed.wake, guest_claims.is_awaited)
-        announcements = PreStartHook(pipeline, driver.expecting_driver, conf.client)
+        arrivals = GuestEvents(conf, pipeline, changed.wake, guest_claims.is_awaited)
+        announcements = PreStartHook(conf, pipeline, driver.expecting_driver)
 
         # The early loops start before the socket answers, because requests need events and arrivals. The late
         # loops start afterwards, because their first round can wait long for Placement.

@@ -14,7 +14,7 @@ from typing import Final
 
 from compute_agent.agent.protocol import RequestError
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
-from compute_agent.loops.base import STOP_SECONDS, AgentLoop, ReloadedConfiguration
+from compute_agent.loops.base import AgentLoop
 from compute_agent.loops.note_files import EvictionNote, EvictionStore
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
@@ -52,7 +52,10 @@ RESUME_THREAD: Final = ThreadSpec(
 
 
 class ManualThrottling(AgentLoop):
-    """Limits and evicts guests for an operator. Any thread may call the methods."""
+    """Limits and evicts guests for an operator. Any thread may call the methods.
+
+    The thread continues the evictions of the previous run, as soon as the running guests are known.
+    """
 
     def __init__(
         self,
@@ -88,17 +91,6 @@ class ManualThrottling(AgentLoop):
             log_failures(LOG, "Unexpected error while the agent continued evictions"),
             is_needed=lambda: bool(self._unresumed),
         )
-
-    def start(self) -> None:
-        """Continue the evictions of the previous run, as soon as the running guests are known."""
-        self._thread.start()
-
-    def reload(self, conf: ReloadedConfiguration) -> None:
-        """Do nothing, because no option matters here."""
-
-    def stop(self) -> None:
-        """Stop the thread. The next run of the agent continues evictions that are under way."""
-        self._thread.stop(STOP_SECONDS)
 
     def resume_evictions(self) -> None:
         """Continue the evictions of the previous run; do nothing before the running guests are known.

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.drivers.memory_limits import reclaim_memory
-from compute_agent.loops.base import ReloadedConfiguration, SingleThreadLoop
+from compute_agent.loops.base import AgentLoop, ReloadedConfiguration
 from compute_agent.loops.usage import has_memory_of_rest
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.reclaim.cold_memory import (
@@ -51,7 +51,7 @@ COLD_MEMORY_THREAD: Final = ThreadSpec(
 )
 
 
-class ColdMemoryLoop(SingleThreadLoop):
+class ColdMemoryLoop(AgentLoop):
     """Probes the guests that can be throttled, and counts the memory that each guest did not need again."""
 
     def __init__(

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from compute_agent.controllers.base import KernelController, find_controller
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.base import GuestThreads
-from compute_agent.loops.base import ConfigurationInForce, ReloadedConfiguration
+from compute_agent.loops.base import AgentLoop, ConfigurationInForce, ReloadedConfiguration
 from compute_agent.model.guest import Guest
 from compute_agent.monitoring.loop import MonitoringCollector, MonitoringSettings, MonitorLoop, Targets
 from compute_agent.monitoring.monitor import CacheMonitor
@@ -104,7 +104,7 @@ class MonitoredGuests:
         return self._targets.build_targets(self._in_force.controllers, self._pipeline.guests(), snapshot)
 
 
-class CacheMonitoring:
+class CacheMonitoring(AgentLoop):
     """Monitors caches in a thread, offers metrics in a registry, and has a ``reader`` for watermarks."""
 
     def __init__(self, conf: ReloadedConfiguration, targets: Targets, registry: CollectorRegistry) -> None:

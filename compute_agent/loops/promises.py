@@ -30,7 +30,7 @@ from compute_agent.inventory.attributes import promise_attributes
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.isolation.decision import KERNEL_MANAGED
 from compute_agent.isolation.facts import MaskReader
-from compute_agent.loops.base import ConfigurationInForce, ReloadedConfiguration, SingleThreadLoop, WakeReport
+from compute_agent.loops.base import AgentLoop, ConfigurationInForce, ReloadedConfiguration, WakeReport
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import IsolationLevel
@@ -391,7 +391,7 @@ PROMISES_THREAD: Final = ThreadSpec(
 )
 
 
-class PromiseWatch(SingleThreadLoop):
+class PromiseWatch(AgentLoop):
     """Verifies all promises at an interval, and reports broken promises."""
 
     def __init__(

@@ -17,7 +17,7 @@ from compute_agent.events.event import EventRecorder
 from compute_agent.inventory.memory import reclaimable_cpus, with_offers
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops import collectors, offers
-from compute_agent.loops.base import ReloadedConfiguration, WakeReport
+from compute_agent.loops.base import AgentLoop, ReloadedConfiguration, WakeReport
 from compute_agent.loops.collectors import CollectorLoops
 from compute_agent.loops.offers import (
     ACT,
@@ -96,7 +96,7 @@ class ReclaimSettings:
         return self.mode == OFF and self.steal == OFF and not self.collectors
 
 
-class ReclaimLoop:
+class ReclaimLoop(AgentLoop):
     """Measures unused capacity each minute. An offer expires 15 minutes after the last measurement."""
 
     def __init__(
@@ -182,10 +182,6 @@ class ReclaimLoop:
     def is_running(self) -> bool:
         """Whether the thread of the loop runs."""
         return self._thread.is_running
-
-    def stop(self, timeout: float = 2.0) -> None:
-        """Stop the thread, and save the history; wait for a hanging round at most ``timeout`` seconds."""
-        self._thread.stop(timeout)
 
     def save_estimates(self) -> None:
         """Save the history of all estimators, and stop the collectors."""

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch, allocations_read, hand_over
-from compute_agent.loops.base import ReloadedConfiguration, TreeAddition, pause
+from compute_agent.loops.base import AgentLoop, ReloadedConfiguration, TreeAddition, pause
 from compute_agent.loops.claim_ends import ClaimEnds
 from compute_agent.loops.guest_claims import GuestClaims
 from compute_agent.loops.root_watch import RootWatch
@@ -121,7 +121,7 @@ class ReportMetrics:
         )
 
 
-class ReportLoop:
+class ReportLoop(AgentLoop):
     """Reports the host each ``interval`` seconds, at once when it is woken, and sooner after a failure."""
 
     def __init__(
@@ -198,10 +198,6 @@ class ReportLoop:
             signal=signal,
         )
 
-    def start(self) -> None:
-        """Start the thread, which reports at once."""
-        self._thread.start()
-
     def wake(self) -> None:
         """Request a report now. Any thread may call this method."""
         self._thread.wake()
@@ -258,10 +254,6 @@ class ReportLoop:
         if self._root is not None:
             self._root.reload(conf.options)
         self.wake()
-
-    def stop(self, timeout: float = 2.0) -> None:
-        """Stop the thread. If a request hangs, wait at most ``timeout`` seconds for it."""
-        self._thread.stop(timeout)
 
     def _report_round(self) -> None:
         # The failure is counted before the report, so that an unexpected error also counts as a failure.

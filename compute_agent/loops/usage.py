@@ -15,7 +15,7 @@ from compute_agent.drivers.base import GuestThreads
 from compute_agent.host.memory import NODE_FOLDER
 from compute_agent.host.proc_stat import busy_parts, parse_cpu_times, stolen_parts
 from compute_agent.kept_json import KeptFile
-from compute_agent.loops.base import ReloadedConfiguration, SingleThreadLoop
+from compute_agent.loops.base import AgentLoop, ReloadedConfiguration
 from compute_agent.model.guest_settings import BEST_EFFORT
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.pipeline.events import UseMeasured
@@ -82,7 +82,7 @@ CPU_USE_THREAD: Final = ThreadSpec(
 )
 
 
-class CpuUse(SingleThreadLoop):
+class CpuUse(AgentLoop):
     """Reports the CPU use of guests by hour of the week to the worker while ``[policy] load_aware`` is on.
 
     If a guest was measured for less than a day, all its hours have the mean of the last ``load_minutes``.

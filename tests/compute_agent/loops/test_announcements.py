@@ -11,6 +11,7 @@ from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import GuestAppeared, GuestExpected
 from tests.compute_agent.builders import build_guest
+from tests.compute_agent.loops.configurations import configuration
 
 GUEST = build_guest("a", pid=0)
 HELD = {"node0": {"VCPU": 1}}
@@ -48,7 +49,8 @@ class Expecting:
 
 
 def announcing(pipeline, expecting, allocations):
-    return PreStartHook(pipeline, expecting, SimpleNamespace(get_allocations=allocations))
+    conf = configuration(client=SimpleNamespace(get_allocations=allocations))
+    return PreStartHook(conf, pipeline, expecting)
 
 
 def test_a_failed_search_for_an_announced_guest_is_repeated(monkeypatch):

@@ -10,6 +10,7 @@ from compute_agent.loops.arrivals import GuestEvents
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import ReconcileGuests
+from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.pipeline.fake_host import HOST_STATE, SETS, FakeHost
 
 REFUSING = replace(
@@ -24,12 +25,11 @@ REFUSING = replace(
 def test_only_a_guest_that_started_is_stopped_for_want_of_a_place(kind, runs):
     rig = FakeHost(REFUSING)
     nothing = SimpleNamespace(get_allocations=lambda uuid: SimpleNamespace(resources={}))
-    arrivals = GuestEvents(rig.pipeline, nothing, lambda: None)
+    arrivals = GuestEvents(configuration(client=nothing), rig.pipeline, lambda: None)
     rig.pipeline.start({})
     guest = rig.driver.create_guest("free", "free", GuestSettings(), ())
-    arrivals.start()
     arrivals.report_change(GuestChange(kind, guest))
-    arrivals.stop(30)
+    arrivals.hand_over_changes()
     rig.pipeline.submit(ReconcileGuests()).result(30)
     rig.pipeline.stop()
     assert ("free" in rig.driver.running) is runs

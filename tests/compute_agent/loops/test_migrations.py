@@ -29,6 +29,7 @@ from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.reporter import HostReporter
 from tests.compute_agent.builders import find_view, make_pipeline, read_metric
 from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.loops.two_nodes import ELSEWHERE, NODES, ROOT, SETS, TOPOLOGY, TREE
 from tests.placement.builders import claim_body
 
@@ -121,10 +122,10 @@ class MigrationCloud:
 
     def arrive(self, kind, guest):
         """Report the start of a guest as the driver does."""
-        arrivals = GuestEvents(self.pipeline, self.client, lambda: None)
-        arrivals.start()
+        conf = configuration(client=self.client)
+        arrivals = GuestEvents(conf, self.pipeline, lambda: None)
         arrivals.report_change(GuestChange(kind, guest))
-        arrivals.stop(SECONDS)
+        arrivals.hand_over_changes()
         self.settle()
 
     def view(self, uuid=GUEST):
