@@ -44,7 +44,7 @@ from compute_agent.loops.fleet import FleetGuests, FleetLoop
 from compute_agent.loops.guest_claims import GuestClaims
 from compute_agent.loops.host_attributes import NeighbourReporter, add_heartbeat, add_positions
 from compute_agent.loops.metric_sources import MetricSources
-from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
+from compute_agent.loops.monitoring import CacheMonitoring, MonitorTargets
 from compute_agent.loops.noise import NoiseSource
 from compute_agent.loops.note_files import ClaimStore, EndStore, EvictionStore
 from compute_agent.loops.promises import PromiseVerifier, PromiseWatch
@@ -53,6 +53,7 @@ from compute_agent.loops.reports import ReportLoop
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.loops.triggers import InterferenceLoop, WatermarkLoop
 from compute_agent.loops.usage import CpuUse
+from compute_agent.monitoring.readings import MonitorTarget
 from compute_agent.pipeline.guest_settings import FILE_NAME as MANUAL_FILE
 from compute_agent.pipeline.guest_settings import ManualSettings
 from compute_agent.pipeline.metrics import AgentMetrics
@@ -217,8 +218,15 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         noise = NoiseSource(in_force, pipeline, driver, metrics.registry)
         devices = DeviceSource(Path(options.host.root), pipeline, metrics.registry)
         promises = PromiseWatch(conf, verifier.verify_all, recorder, metrics.registry, changed.wake)
-        monitored = MonitoredGuests(driver, pipeline, in_force)
-        monitoring = CacheMonitoring(conf, monitored, metrics.registry)
+        targets = MonitorTargets(driver)
+
+        def list_targets() -> tuple[MonitorTarget, ...] | None:
+            # Monitoring and watermarks need each other: monitoring exports the usage that watermarks measure,
+            # and watermarks read the counters of monitoring. This function is called only in rounds, so the
+            # watermarks exist then.
+            return targets.build_targets(in_force.controllers, pipeline.guests(), watermarks.status.snapshot)
+
+        monitoring = CacheMonitoring(conf, list_targets, metrics.registry)
         # All triggers, and the operators' commands, pass limits to one arbiter. The arbiter applies the
         # lowest limit of each guest.
         limits = LimitArbiter(pipeline)
@@ -326,10 +334,6 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             read_source=sources.read_value,
             read_oversold=reclaimed.read_oversold,
         )
-        # Monitoring and watermarks need each other: monitoring exports the usage that watermarks measure, and
-        # watermarks read the counters of monitoring. So monitoring gets the watermarks after both objects are
-        # made.
-        monitored.use_usage(watermarks)
         guest_reader = GuestReader(
             driver, lambda: in_force.current.settings.classes, options.host.root, monitoring.reader
         )

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from oslo_config import cfg
 
-from compute_agent.agent.configured_controllers import ControllerFactory, build_controllers, open_stores
+from compute_agent.agent.configured_controllers import ControllerFactory, open_stores
 from compute_agent.agent.configured_host import NO_UUID, build_host_state, configured_host
 from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, open_resctrl
 from compute_agent.agent.parameters import SetSchema, load
@@ -244,7 +244,8 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
         if driver.outage_reason:
             raise DriverError(driver.outage_reason)
         stores = open_stores(_KeptValues(saved), folder)
-        controllers = build_controllers(conf, driver, resctrl, host_state, stores, AgentMetrics())
+        factory = ControllerFactory(driver, stores, AgentMetrics())
+        controllers = factory.build_controllers(conf, resctrl, host_state)
         recorders = [RecordingController(each) for each in controllers]
         pipeline = GuestPipeline(
             host_state,
