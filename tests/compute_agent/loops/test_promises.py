@@ -259,9 +259,7 @@ def cache_verdicts(caches, uuid):
         for one in caches.targets.values()
     ]
     state = read_caches((caches.controller,), views, caches.zones, frozenset(range(8)))
-    [promises] = [
-        make_promises(view, IsolationLevel.UNSET, state) for view in views if view.guest.uuid == uuid
-    ]
+    [promises] = [make_promises(view, (), state) for view in views if view.guest.uuid == uuid]
     threads = dict.fromkeys(caches.driver.threads[uuid], frozenset({1}))
     group = None if promises.group is None else state.facts_of(promises.group, threads)
     facts = HostFacts(TOPOLOGY, {uuid: ObservedGuest(threads=threads, group=group)})
