@@ -38,14 +38,13 @@ from compute_agent.loops.audit import locate_consumers
 from compute_agent.loops.base import AgentLoop, ConfigurationInForce
 from compute_agent.loops.claim_ends import ClaimEnds
 from compute_agent.loops.cold_memory import ColdMemoryLoop
-from compute_agent.loops.devices import DeviceSource
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.fleet import FleetGuests, FleetLoop
 from compute_agent.loops.guest_claims import GuestClaims
+from compute_agent.loops.holders import DeviceSource, NoiseSource
 from compute_agent.loops.host_attributes import NeighbourReporter, add_heartbeat, add_positions
 from compute_agent.loops.metric_sources import MetricSources
 from compute_agent.loops.monitoring import CacheMonitoring, MonitorTargets
-from compute_agent.loops.noise import NoiseSource
 from compute_agent.loops.note_files import ClaimStore, EndStore, EvictionStore
 from compute_agent.loops.promises import PromiseVerifier, PromiseWatch
 from compute_agent.loops.reclaimed import ReclaimLoop

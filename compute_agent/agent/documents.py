@@ -19,8 +19,7 @@ from compute_agent.controllers.isolation import isolation_status
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.host.cpus import read_online
 from compute_agent.inventory.provider_tree import FIELDS
-from compute_agent.loops.devices import DeviceUse
-from compute_agent.loops.noise import CpuHolder
+from compute_agent.loops.holders import CpuHolder, DeviceUse
 from compute_agent.loops.reports import status_document
 from compute_agent.loops.triggers import WatermarkStatus
 from compute_agent.model import cpuset

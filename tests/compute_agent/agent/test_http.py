@@ -10,8 +10,8 @@ import requests
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
-from compute_agent.agent import listeners
-from compute_agent.agent.listeners import HttpServer
+from compute_agent.agent import service
+from compute_agent.agent.service import HttpServer
 from compute_agent.pipeline.metrics import AgentMetrics
 
 
@@ -71,7 +71,7 @@ def _read_no_further(connection):
     "behave", [_say_nothing, _say_half_a_request, _go_away_in_the_middle, _read_no_further]
 )
 def test_clients_that_idle_leave_no_traceback(monkeypatch, capfd, caplog, behave):
-    monkeypatch.setattr(listeners._MetricsHandler, "timeout", 0.1)
+    monkeypatch.setattr(service._MetricsHandler, "timeout", 0.1)
     more_than_buffers_take = {"status": "ok" * 10_000_000}
     server = HttpServer("127.0.0.1", 0, CollectorRegistry(), lambda: (True, more_than_buffers_take))
     server._server.daemon_threads = False  # close() waits for such threads
@@ -89,7 +89,7 @@ def test_clients_that_idle_leave_no_traceback(monkeypatch, capfd, caplog, behave
     "said", [b"", b"GET /metrics HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: "]
 )
 def test_any_number_of_silent_clients_leaves_room_for_others(monkeypatch, server, said):
-    monkeypatch.setattr(listeners._MetricsServer, "max_connections", 3)
+    monkeypatch.setattr(service._MetricsServer, "max_connections", 3)
     silent = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(7)]
     try:
         for connection in silent:
@@ -102,7 +102,7 @@ def test_any_number_of_silent_clients_leaves_room_for_others(monkeypatch, server
 
 
 def test_a_client_that_sends_byte_by_byte_is_disconnected(monkeypatch, health):
-    monkeypatch.setattr(listeners._MetricsServer, "receive_timeout", 0.3)
+    monkeypatch.setattr(service._MetricsServer, "receive_timeout", 0.3)
     server = HttpServer("127.0.0.1", 0, CollectorRegistry(), lambda: tuple(health))
     try:
         with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
