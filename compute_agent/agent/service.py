@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from oslo_config import cfg
@@ -59,15 +59,7 @@ Health = Callable[[], tuple[bool, dict[str, Any]]]
 """A function that returns whether the agent is healthy, and the JSON document of ``/healthz``."""
 
 
-class _MetricsServer(LimitedThreads, WSGIServer):
-    """An HTTP server with at most ``max_connections`` connections and a time limit for each request."""
-
-    max_connections = 32
-
-
 class _MetricsHandler(WSGIRequestHandler):
-    timeout = 10
-
     def handle(self) -> None:
         """Answer one request. A client that sends nothing, or disconnects, causes only a debug message."""
         try:
@@ -83,40 +75,36 @@ class _MetricsHandler(WSGIRequestHandler):
         LOG.debug(format, *args)
 
 
-class HttpServer:
+class HttpServer(LimitedThreads, WSGIServer):
     """Serves ``/healthz`` and ``/metrics`` over HTTP in threads of its own."""
+
+    max_connections = 32
+    answer_timeout = 10.0
 
     def __init__(self, address: str, port: int, registry: CollectorRegistry, health: Health) -> None:
         """Listen on the address and the port, and start the thread.
+
+        If ``port`` is 0, the kernel chooses the port, which is then in ``server_port``.
 
         :raises OSError: listening is not possible; the error names address and port.
         """
         self._metrics = make_wsgi_app(registry)
         self._health = health
         try:
-            self._server = make_server(
-                address, port, self._serve_request, server_class=_MetricsServer, handler_class=_MetricsHandler
-            )
+            super().__init__((address, port), _MetricsHandler)
         except OSError as error:
             raise OSError(
                 error.errno,
                 f"cannot listen on {address} port {port}: {error.strerror or error}; change [daemon]"
                 " http_port or http_address, or set http_port = 0 to disable it",
             ) from error
-        self._thread = start_thread(HTTP_THREAD, self._server.serve_until_stopped)
-
-    @property
-    def port(self) -> int:
-        """The TCP port on which the server listens.
-
-        If the configured port is 0, the kernel has chosen the port.
-        """
-        return self._server.server_port
+        self.set_app(self._serve_request)
+        self._thread = start_thread(HTTP_THREAD, self.serve_until_stopped)
 
     def close(self) -> None:
         """Stop listening, and wait for the end of the thread."""
-        self._server.shutdown()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
         self._thread.join()
 
     def _serve_request(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -152,7 +140,7 @@ class AgentListeners:
         options: cfg.ConfigOpts,
         methods: ApiMethods,
         registry: CollectorRegistry,
-        health: Callable[[], tuple[bool, dict[str, Any]]],
+        health: Health,
     ) -> None:
         """Open the listeners, and start their threads.
 

@@ -250,7 +250,7 @@ def test_a_socket_that_another_process_listens_on_is_not_replaced(path):
 
 
 def test_a_client_that_does_not_read_the_answer_leaves_no_traceback(path, monkeypatch, caplog, capfd):
-    monkeypatch.setattr(protocol._SocketHandler, "timeout", 1.0)
+    monkeypatch.setattr(SocketServer, "answer_timeout", 1.0)
     caplog.set_level(logging.INFO)
     more_than_buffers_take = json.dumps({"method": "echo", "params": {"a": "a" * 900_000}}) + "\n"
     with socket.socket(socket.AF_UNIX) as connection:
