@@ -21,8 +21,7 @@ from compute_agent.agent.configured_controllers import ControllerFactory, open_s
 from compute_agent.agent.configured_host import configured_host
 from compute_agent.agent.guest_settings import GuestConfigurator
 from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, HostDriver, open_host_driver
-from compute_agent.agent.maintenance import MaintenanceMode, causes_kept
-from compute_agent.agent.manual_throttling import ManualThrottling
+from compute_agent.agent.operator_orders import MaintenanceMode, ManualThrottling, causes_kept
 from compute_agent.agent.reload import ConfigReloader, ConfigurationLoader
 from compute_agent.controllers.cpu_class import count_refusals
 from compute_agent.controllers.isolation import count_isolation
@@ -37,7 +36,6 @@ from compute_agent.loops.arrivals import GuestEvents, PreStartHook
 from compute_agent.loops.audit import locate_consumers
 from compute_agent.loops.base import AgentLoop, ConfigurationInForce
 from compute_agent.loops.claim_ends import ClaimEnds
-from compute_agent.loops.cold_memory import ColdMemoryLoop
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.fleet import FleetGuests, FleetLoop
 from compute_agent.loops.guest_claims import GuestClaims
@@ -51,7 +49,7 @@ from compute_agent.loops.reclaimed import ReclaimLoop
 from compute_agent.loops.reports import ReportLoop
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.loops.triggers import InterferenceLoop, WatermarkLoop
-from compute_agent.loops.usage import CpuUse
+from compute_agent.loops.usage import ColdMemoryLoop, CpuUse
 from compute_agent.monitoring.readings import MonitorTarget
 from compute_agent.pipeline.guest_settings import FILE_NAME as MANUAL_FILE
 from compute_agent.pipeline.guest_settings import ManualSettings

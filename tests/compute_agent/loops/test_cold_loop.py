@@ -10,8 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from compute_agent.classes.guest_classes import QosClass, QosClasses
-from compute_agent.loops import cold_memory
-from compute_agent.loops.cold_memory import PAUSE, ColdMemoryLoop
+from compute_agent.loops import usage
+from compute_agent.loops.usage import COLD_PAUSE, ColdMemoryLoop
 from compute_agent.model.resource import RECLAIMED_MEMORY
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.reclaim.cold_memory import CALM_SECONDS
@@ -73,7 +73,7 @@ class FakeMemory:
 @pytest.fixture
 def kernel(tmp_path, monkeypatch):
     made = FakeMemory(tmp_path)
-    monkeypatch.setattr(cold_memory, "reclaim_memory", made.reclaim)
+    monkeypatch.setattr(usage, "reclaim_memory", made.reclaim)
     return made
 
 
@@ -87,7 +87,7 @@ def loop(kernel, tmp_path):
 
 def rounds(kernel, loop, count):
     for _ in range(count):
-        kernel.pass_time(PAUSE)
+        kernel.pass_time(COLD_PAUSE)
         loop.run_round()
 
 
@@ -106,7 +106,7 @@ def test_cold_memory_goes_to_swap_and_used_memory_stays(kernel, loop):
 
 def test_swap_counts_as_used_as_soon_as_a_guest_waits(kernel, loop):
     kernel.add("idle", 4 * GIB, GIB)
-    rounds(kernel, loop, int(CALM_SECONDS / PAUSE) + 10)
+    rounds(kernel, loop, int(CALM_SECONDS / COLD_PAUSE) + 10)
     assert loop.cold_memory["idle"] > 0
     kernel.hot["idle"] = 4 * GIB
     rounds(kernel, loop, 1)
