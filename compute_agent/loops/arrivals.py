@@ -248,18 +248,15 @@ class GuestEvents(AgentLoop):
                 except PlacementError as error:
                     LOG.warning("The allocation of guest %s is not known yet: %s", guest, error)
                     return GuestStarted(guest, None, as_of, since, started)
-                host_state, owner = self._pipeline.host_state, holder_of(record)
+                host_state = self._pipeline.host_state
                 # Without the root provider, the providers of this host are not known.
-                if not host_state.root_known:
-                    return GuestStarted(guest, None, as_of, since, started, owner)
-                allocation = host_state.own_part(record.resources)
-                if not allocation and self._held_something(guest.uuid):
-                    # The loss perhaps comes from an older copy of Placement's database, which the next report
-                    # examines.
-                    return GuestStarted(guest, None, as_of, since, started, owner)
-                if not started and not self._is_news(guest.uuid, allocation):
-                    return GuestStarted(guest, None, as_of, since, owner=owner)
-                return GuestStarted(guest, allocation, as_of, since, started, owner)
+                allocation = host_state.own_part(record.resources) if host_state.root_known else None
+                # The loss perhaps comes from an older copy of Placement's database, which the next report
+                # examines.
+                is_lost = not allocation and self._held_something(guest.uuid)
+                if is_lost or not (started or self._is_news(guest.uuid, allocation)):
+                    allocation = None
+                return GuestStarted(guest, allocation, as_of, since, started, holder_of(record))
 
     def _held_something(self, uuid: str) -> bool:
         """Whether the consumer had an allocation on this host when allocations were last read."""
@@ -268,7 +265,7 @@ class GuestEvents(AgentLoop):
         # The worker has the last known allocations of guests.
         return any(view.guest.uuid == uuid and view.allocation for view in self._pipeline.guest_views())
 
-    def _is_news(self, uuid: str, allocation: Allocation) -> bool:
+    def _is_news(self, uuid: str, allocation: Allocation | None) -> bool:
         """Whether a read allocation is usable: it is not empty, and the guest is new, so not migrating."""
         return bool(allocation) and all(view.guest.uuid != uuid for view in self._pipeline.guest_views())
 
