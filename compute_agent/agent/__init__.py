@@ -3,8 +3,8 @@
 This package creates, starts and queries the loops of :mod:`compute_agent.loops`. The loops import nothing of
 this package, so that they can be read, created and tested without a process.
 
-- :mod:`~compute_agent.agent.assembly` makes all parts in one function, from top to bottom. New readers should
-  start with this function.
+- :mod:`~compute_agent.agent.assembly` makes all parts in one constructor, from top to bottom. New readers
+  should start there.
 - :mod:`~compute_agent.agent.service` is the agent as a whole: start, listeners, main thread and stop.
 - :mod:`~compute_agent.agent.api` answers the requests of the socket, with the parts that the assembly made.
 - :mod:`~compute_agent.agent.configured_host` makes the host state from a configuration,

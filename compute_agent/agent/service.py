@@ -23,7 +23,7 @@ from oslo_config import cfg
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from compute_agent.agent.api import OPEN_METHODS, ApiMethods
-from compute_agent.agent.assembly import assemble_agent
+from compute_agent.agent.assembly import AssembledAgent
 from compute_agent.agent.documents import health_document
 from compute_agent.agent.host_access import GUESTS_FOLDER, make_state_folder
 from compute_agent.agent.protocol import LimitedThreads, SocketServer, socket_path
@@ -202,7 +202,7 @@ class HostAgent:
                 # A crash during a write leaves a temporary file that should have replaced the real file.
                 remove_leftovers(part)
             keep_owner(folder, read_identity(Path(options.host.root)))
-            self.parts = parts = assemble_agent(load_conf, options, folder)
+            self.parts = parts = AssembledAgent(load_conf, options, folder)
         except BaseException:
             os.close(self._lock)
             raise
@@ -294,7 +294,7 @@ class HostAgent:
 
         SIGHUP reloads.
         """
-        due = time.monotonic() + self.reconcile_interval
+        due = time.monotonic() + self.options.guests.reconcile_interval
         prune_due = time.monotonic()
         try:
             while True:
@@ -305,12 +305,12 @@ class HostAgent:
                     return
                 else:
                     self.reload_changes()
-                    self.shorten_guest_logs()
+                    self._guest_logs.shorten_logs(self.options.guests.log_guest_mb * 10**6)
                     if time.monotonic() >= due:
                         self.reconcile()
-                        due = time.monotonic() + self.reconcile_interval
+                        due = time.monotonic() + self.options.guests.reconcile_interval
                 if time.monotonic() >= prune_due:
-                    self.prune_guest_logs()
+                    records.try_prune(self._folder / GUESTS_FOLDER, self.options.guests)
                     prune_due = time.monotonic() + PRUNE_SECONDS
         finally:
             self.stop()
@@ -335,19 +335,6 @@ class HostAgent:
     def reconcile(self) -> None:
         """Queue a check of all guests for the worker, which compares the kernel with the targets."""
         self.pipeline.submit(ReconcileGuests())
-
-    @property
-    def reconcile_interval(self) -> float:
-        """The seconds between two calls of reconcile(): ``[guests] reconcile_interval``."""
-        return float(self.options.guests.reconcile_interval)
-
-    def shorten_guest_logs(self) -> None:
-        """Shorten each log file of a guest that is larger than ``[guests] log_guest_mb``."""
-        self._guest_logs.shorten_logs(self.options.guests.log_guest_mb * 10**6)
-
-    def prune_guest_logs(self) -> None:
-        """Remove logs of ended guests that are beyond the maximum age or total size in ``[guests]``."""
-        records.try_prune(self._folder / GUESTS_FOLDER, self.options.guests)
 
     def end_agent(self) -> None:
         """Queue a SIGTERM, so that the main thread ends the agent."""
