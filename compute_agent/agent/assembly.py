@@ -206,12 +206,10 @@ class AssembledAgent:
                 is_leaving=claim_ends.is_leaving,
             )
             self.reports = reports = ReportLoop(
+                conf,
                 HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
-                conf.client,
                 pipeline,
                 metrics,
-                options.compute.update_resources_interval,
-                options.placement.report_retry_maximum,
                 locate=partial(locate_consumers, driver, pipeline),
                 causes=causes_kept(
                     saved,

@@ -127,7 +127,7 @@ class ReclaimLoop(AgentLoop):
         return capacity.mode != OFF or capacity.steal != OFF or bool(capacity.collectors)
 
     @property
-    def _limits(self) -> EstimateLimits:
+    def _estimate_limits(self) -> EstimateLimits:
         capacity = self._capacity
         return EstimateLimits(capacity.sigma, capacity.percentile, capacity.margin, capacity.burst)
 
@@ -279,7 +279,9 @@ class ReclaimLoop(AgentLoop):
         now = self._clock()
         if self.memory not in self._active_estimators:
             return False
-        return self.memory.take_round(self.measure_memory(now), self._limits, self._capacity.mode == ACT, now)
+        return self.memory.take_round(
+            self.measure_memory(now), self._estimate_limits, self._capacity.mode == ACT, now
+        )
 
     def _promise_cpus(self) -> bool:
         """Update offers of CPUs and withheld VCPU from one measurement; return whether any has changed."""
@@ -291,7 +293,7 @@ class ReclaimLoop(AgentLoop):
             return False
         changed = self._stolen.run_round(use, self._pipeline.host_state, now)
         if mode != OFF:
-            changed |= self.cpus.take_round(self.measure_cpus(use), self._limits, mode == ACT, now)
+            changed |= self.cpus.take_round(self.measure_cpus(use), self._estimate_limits, mode == ACT, now)
         return changed
 
     def measure_cpus(self, use: HostUse) -> Iterator[MeasuredZone]:

@@ -122,16 +122,14 @@ class ReportMetrics:
 
 
 class ReportLoop(AgentLoop):
-    """Reports the host each ``interval`` seconds, at once when it is woken, and sooner after a failure."""
+    """Reports the host in each interval, at once when it is woken, and sooner after a failure."""
 
     def __init__(
         self,
+        conf: ReloadedConfiguration,
         reporter: HostReporter,
-        client: PlacementClient,
         pipeline: GuestPipeline,
         metrics: AgentMetrics,
-        interval: float,
-        max_pause: float,
         locate: LocationReader = dict,
         causes: Causes | None = None,
         root: RootWatch | None = None,
@@ -145,8 +143,6 @@ class ReportLoop(AgentLoop):
     ) -> None:
         """Prepare the loop.
 
-        :param interval: the usual time between two reports to Placement, in seconds.
-        :param max_pause: maximum number of seconds between two reports after failures.
         :param locate: reads the CPUs on which guests can run, for reshapes.
         :param causes: the causes that can keep new guests away, each with whether it is active at the start.
         :param root: finds the root provider; None means that the root belongs to the agent.
@@ -169,13 +165,10 @@ class ReportLoop(AgentLoop):
         self._root = root
         self._use_root = use_root
         self._reporter = reporter
-        self._client = client
+        self._conf = self._in_use = conf
         self._pipeline = pipeline
         self._metrics = ReportMetrics(metrics.registry)
-        self._interval = interval
-        self._max_pause = max_pause
         self.status = ReportStatus()
-        self._next_client: PlacementClient | None = None
         self._failures = 0
         """The number of failed reports since the last successful report."""
         self._locate = locate
@@ -247,12 +240,7 @@ class ReportLoop(AgentLoop):
 
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Use another configuration's intervals and client, and report now; any thread may call it."""
-        self._interval = conf.options.compute.update_resources_interval
-        self._max_pause = conf.options.placement.report_retry_maximum
-        # A report can be under way with the present client, so the client is replaced before the next report.
-        self._next_client = conf.client
-        if self._root is not None:
-            self._root.reload(conf.options)
+        super().reload(conf)
         self.wake()
 
     def _report_round(self) -> None:
@@ -262,7 +250,9 @@ class ReportLoop(AgentLoop):
             self._failures = 0
 
     def _report_pause(self, took: float) -> float:
-        seconds = pause(self._failures, self._interval, self._max_pause, random.random)
+        options = self._conf.options
+        interval, longest = options.compute.update_resources_interval, options.placement.report_retry_maximum
+        seconds = pause(self._failures, interval, longest, random.random)
         if not self._failures and (end := self.claims.first_end) is not None:
             # When a claim expires, Placement can give its amounts to another guest. The agent refuses that
             # guest until a report has read the new allocations.
@@ -337,12 +327,15 @@ class ReportLoop(AgentLoop):
                 # The event is set after a failure, too, so that nothing waits for Placement for ever.
                 self._has_tried.set()
 
+    @property
+    def _client(self) -> PlacementClient:
+        return self._in_use.client
+
     def _take_client(self) -> None:
         # This method is called only between two reports, so that each report uses a single client.
-        if (client := self._next_client) is not None:
-            self._next_client = None
-            self._client = client
-            self._reporter.use_client(client)
+        if self._conf is not self._in_use:
+            self._in_use = self._conf
+            self._reporter.use_client(self._client)
 
     def _report_once(self) -> bool:
         self._take_client()

@@ -29,7 +29,7 @@ from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.reporter import HostReporter
 from tests.compute_agent.builders import find_view, make_pipeline, read_metric
 from tests.compute_agent.fakes import FakeDriver
-from tests.compute_agent.loops.configurations import configuration
+from tests.compute_agent.loops.configurations import configuration, reporting
 from tests.compute_agent.loops.two_nodes import ELSEWHERE, NODES, ROOT, SETS, TOPOLOGY, TREE
 from tests.placement.builders import claim_body
 
@@ -75,7 +75,7 @@ class MigrationCloud:
         self.locate = dict
         reporter = HostReporter(self.client, saved.owned, self.state.keep_owned)
         self.loop = ReportLoop(
-            reporter, self.client, self.pipeline, self.metrics, 60, 300, lambda: self.locate()
+            reporting(self.client), reporter, self.pipeline, self.metrics, lambda: self.locate()
         )
 
     def restart(self, host_state=HOST_STATE):

@@ -25,6 +25,7 @@ from compute_agent.usage.rounds import OversoldCapacity
 from tests.compute_agent.builders import make_pipeline
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
+from tests.compute_agent.loops import configurations
 from tests.compute_agent.loops.reclaiming import NODE, TREE, ZONE, ReclaimingHost
 
 
@@ -286,13 +287,7 @@ class ReclaimReporting:
         self.pipeline = pipeline
         self.reporter = HostReporter(client, {}, lambda owned: None)
         self.loop = ReportLoop(
-            self.reporter,
-            client,
-            pipeline,
-            metrics,
-            60,
-            300,
-            additions=(self.add_to_tree,),
+            configurations.reporting(client), self.reporter, pipeline, metrics, additions=(self.add_to_tree,)
         )
 
     def add_to_tree(self, tree):

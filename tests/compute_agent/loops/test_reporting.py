@@ -29,7 +29,7 @@ from compute_agent.report.root_provider import DisableCause
 from tests.compute_agent.builders import hold_resources, make_pipeline, read_metric
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
-from tests.compute_agent.loops.configurations import configuration
+from tests.compute_agent.loops.configurations import reporting
 from tests.waits import wait_for
 
 TOPOLOGY = machine(nodes=2, cores=4)
@@ -65,7 +65,7 @@ class ReportingHost:
         self.reporter = HostReporter(client, {}, keep_owned)
         # The interval is so long that each report during a test has another reason.
         self.loop = ReportLoop(
-            self.reporter, client, self.pipeline, self.metrics, 3600, 300, lambda: self.locate()
+            reporting(client, 3600), self.reporter, self.pipeline, self.metrics, lambda: self.locate()
         )
 
     def run_guest(self, allocation):
@@ -293,13 +293,9 @@ def test_a_new_client_is_used_from_the_next_report_on(rig, client):
 
             return fail
 
-    options = SimpleNamespace(
-        compute=SimpleNamespace(update_resources_interval=3600.0),
-        placement=SimpleNamespace(report_retry_maximum=300.0),
-    )
-    rig.loop.reload(configuration(options, client=Gone()))
+    rig.loop.reload(reporting(Gone(), 3600))
     assert not rig.loop.report_now()
-    rig.loop.reload(configuration(options, client=client))
+    rig.loop.reload(reporting(client, 3600))
     assert rig.loop.report_now()
 
 
