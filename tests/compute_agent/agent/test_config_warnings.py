@@ -1,4 +1,4 @@
-"""Tests of warnings about options without effect: claims, classes, cold memory and interference."""
+"""Tests of checks of a configuration: warnings about options without effect, and trials on this host."""
 
 import os
 
@@ -11,8 +11,10 @@ from compute_agent.agent.config_warnings import (
     config_warnings,
     interference_warnings,
 )
+from compute_agent.agent.dry_run import try_configuration
 from compute_agent.agent.host_access import HostResctrl
 from compute_agent.classes.guest_classes import parse_classes
+from compute_agent.model.messages import ConfigError
 from compute_agent.model.resource import CPU_QUOTA, MEMORY_HIGH
 from compute_agent.throttling.interference.signals import SIGNALS
 from tests.compute_agent.builders import load_text
@@ -123,3 +125,29 @@ def test_each_signal_of_interference_is_checked_and_no_file_stays_open(tmp_path)
         "memory_bandwidth",
         "llc_occupancy",
     }
+
+
+PLACEMENT = "[placement]\nauth_type = none\nendpoint = http://localhost:1\n"
+
+
+def tried(folder, settings=""):
+    try_configuration(load_text(folder, f"[DEFAULT]\nstate_path = {folder / 'state'}\n{PLACEMENT}{settings}"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("[interference:a]\nmode = act\n", r"\[interference:a\] signal"),
+        ("[interference:a]\nsignal = run_delay\nvictims = NOBODY\n", "there is no class 'NOBODY'"),
+        ("[cpu_class:a]\ngovernor = two words\n", "one word is needed"),
+        ("[blockio_class:a]\nread_bytes = 0\n", "a rate must be at least 1"),
+        ("[capacity]\ncollectors = nobody\n", "no installed package has a collector nobody"),
+        ("[watermark:a]\nmetric = nothing\n", "nothing"),
+        ("[policy]\nname = static-pools\n", "there is no pool"),
+        ("[guest:web]\npriority = 1\n", "the name of the section has to be the uuid of a guest"),
+    ],
+)
+def test_a_trial_refuses_what_an_agent_would_refuse(tmp_path, settings, words):
+    tried(tmp_path)
+    with pytest.raises(ConfigError, match=words):
+        tried(tmp_path, settings)
