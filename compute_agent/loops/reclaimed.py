@@ -27,7 +27,7 @@ from compute_agent.loops.offers import (
     ReclaimGauges,
     StolenTime,
 )
-from compute_agent.loops.usage import HostUseReader, MemoryReader, has_memory_of_rest, lives_on_rest
+from compute_agent.loops.usage import UseReader, has_memory_of_rest, lives_on_rest
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
@@ -84,9 +84,8 @@ class ReclaimLoop(AgentLoop):
         """
         self._conf = conf
         self._pipeline = pipeline
-        root = conf.options.host.root
-        self.cpu_reader = HostUseReader(
-            pipeline, driver, lambda: self._conf.settings.classes, root, monotonic
+        self.reader = UseReader(
+            pipeline, driver, lambda: self._conf.settings.classes, conf.options.host.root, monotonic, cold
         )
         self._changed = changed
         self._clock = clock
@@ -95,7 +94,6 @@ class ReclaimLoop(AgentLoop):
         cpus = ReclaimedResource(RECLAIMED_VCPU, "CPUs", "shared CPUs of the zone", folder / FILE)
         memory = ReclaimedResource(RECLAIMED_MEMORY, "MiB", "MiB of the zone", folder / MEMORY_FILE)
         self.cpus, self.memory = (ReclaimEstimator(one, recorder, gauges) for one in (cpus, memory))
-        self.memory_reader = MemoryReader(pipeline, driver, lambda: self._conf.settings.classes, root, cold)
         self.switch_estimators()
         self._stolen = StolenTime(self._capacity.steal, folder, recorder, metrics.registry)
         self._collectors = CollectorLoops(
@@ -288,7 +286,7 @@ class ReclaimLoop(AgentLoop):
         mode, now = self._capacity.mode, self._clock()
         if mode == OFF and self._capacity.steal == OFF:
             return False
-        use = self.cpu_reader.read(now)
+        use = self.reader.read_cpus(now)
         if use is None:
             return False
         changed = self._stolen.run_round(use, self._pipeline.host_state, now)
@@ -306,7 +304,7 @@ class ReclaimLoop(AgentLoop):
 
     def measure_memory(self, now: float) -> Iterator[MeasuredZone]:
         """Measure the memory of each zone; ``now`` is the present time in seconds since the epoch."""
-        tree, use = self._pipeline.host_state.tree, self.memory_reader.read(now)
+        tree, use = self._pipeline.host_state.tree, self.reader.read_memory(now)
         for node in tree.providers_of(RECLAIMED_MEMORY):
             nodes = node.numa_nodes
             held = [one for one in self._pipeline.host_state.topology.numa_nodes if one.id in nodes]

@@ -212,18 +212,28 @@ class _CounterReading:
     reclaimed: frozenset[str]
 
 
-class HostUseReader:
-    """Measures the CPU use of the host and its guests between two reads; only one thread may use it."""
+class UseReader:
+    """Measures the CPU use of the host and its guests between two reads, and their memory.
+
+    Only one thread may use the object.
+    """
 
     def __init__(
         self,
         pipeline: GuestPipeline,
         driver: GuestThreads,
         classes: Callable[[], QosClasses],
-        root: str = "/",
-        monotonic: Callable[[], float] = time.monotonic,
+        root: str,
+        monotonic: Callable[[], float],
+        cold: Callable[[], Mapping[str, int]],
     ) -> None:
-        """``root`` is the folder that contains ``proc``. Paths of cgroups are not below ``root``."""
+        """Measure the guests of ``pipeline``.
+
+        :param root: the folder that contains ``proc`` and ``sys``. Paths of cgroups are not below it.
+        :param cold: returns, by uuid of the guest, the bytes of swap that do not count, because the guest
+            does not use them any more.
+        """
+        self._cold = cold
         self._pipeline = pipeline
         self._subjects = SubjectFactory(driver)
         self._classes = classes
@@ -231,15 +241,17 @@ class HostUseReader:
         self._monotonic = monotonic
         self._before: _CounterReading | None = None
 
-    def read(self, wall: float) -> HostUse | None:
+    def _begin_round(self) -> tuple[Sequence[GuestView], MeasuringRound]:
+        views = self._pipeline.guest_views()
+        subjects = self._subjects.build_subjects(views, self._classes())
+        return views, MeasuringRound(self._monotonic(), self._root, subjects)
+
+    def read_cpus(self, wall: float) -> HostUse | None:
         """Measure the use since the last read; return None at the first read, or if the last one is too old.
 
         :param wall: the present time in seconds since the epoch.
         """
-        views = self._pipeline.guest_views()
-        now = MeasuringRound(
-            self._monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
-        )
+        views, now = self._begin_round()
         path = f"{now.root}/proc/stat"
         last = self._before
         before = None if last is None else last.round
@@ -279,71 +291,13 @@ class HostUseReader:
             for view in views
         ]
 
-
-def lives_on_rest(view: GuestView) -> bool:
-    """Whether a best-effort guest holds only reclaimed CPUs: neither VCPU nor PCPU."""
-    return holds_of_rest_alone(view, RECLAIMED_VCPU, {"VCPU", "PCPU"})
-
-
-def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
-    """Whether a best-effort guest holds the reclaimed class ``rest``, and no class in ``own``."""
-    held = {
-        name for amounts in (view.allocation or {}).values() for name, amount in amounts.items() if amount
-    }
-    return view.guest.settings.qos_class == BEST_EFFORT and rest in held and held.isdisjoint(own)
-
-
-@dataclass(frozen=True, slots=True)
-class _MemoryHeld:
-    """The memory that a guest uses.
-
-    :ivar mib: the memory of the host that the guest uses, in MiB; None if unknown.
-    :ivar swapped: the part of the guest's memory that is in swap, in MiB.
-    :ivar parts: the share of the guest's memory on each NUMA node, from 0 to 1.
-    """
-
-    mib: float | None = None
-    swapped: float = 0.0
-    parts: Mapping[int, float] = field(default_factory=dict)
-
-    def without_cold(self, mib: float) -> _MemoryHeld:
-        """A copy that leaves out ``mib`` MiB of swap, because the guest does not use that memory any more."""
-        return replace(self, swapped=max(0.0, self.swapped - mib)) if mib else self
-
-
-class MemoryReader:
-    """Measures the memory use of the host and its guests. Only one thread may use this object."""
-
-    def __init__(
-        self,
-        pipeline: GuestPipeline,
-        driver: GuestThreads,
-        classes: Callable[[], QosClasses],
-        root: str = "/",
-        cold: Callable[[], Mapping[str, int]] = dict,
-    ) -> None:
-        """Read the memory of the guests of ``pipeline``.
-
-        :param root: the folder that contains ``proc`` and ``sys``. Paths of cgroups are not below it.
-        :param cold: returns, by uuid of the guest, the bytes of swap that do not count, because the guest
-            does not use them any more.
-        """
-        self._cold = cold
-        self._pipeline = pipeline
-        self._subjects = SubjectFactory(driver)
-        self._classes = classes
-        self._root = root
-
-    def read(self, wall: float) -> HostUse:
+    def read_memory(self, wall: float) -> HostUse:
         """Measure the used memory by NUMA node, in MiB. A node without a readable ``meminfo`` is left out.
 
         :param wall: the present time in seconds since the epoch.
         """
-        views = self._pipeline.guest_views()
+        views, now = self._begin_round()
         nodes = [node.id for node in self._pipeline.host_state.topology.numa_nodes]
-        now = MeasuringRound(
-            time.monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
-        )
         # The guests are listed before the host is read, and read after it. A guest that ends in between has
         # an unknown use, which makes the whole reading unknown. If the guests were listed after the host was
         # read, the memory of this guest would count as memory of no guest.
@@ -383,6 +337,37 @@ class MemoryReader:
             mib = min(mib, _held_amount(view, RECLAIMED_MEMORY)) if of_rest else mib + held.swapped
         parts = {node: part for node, part in held.parts.items() if node in nodes}
         return GuestUse(view.guest.uuid, entitlement, mems or nodes, mib, of_rest, parts), held.swapped
+
+
+def lives_on_rest(view: GuestView) -> bool:
+    """Whether a best-effort guest holds only reclaimed CPUs: neither VCPU nor PCPU."""
+    return holds_of_rest_alone(view, RECLAIMED_VCPU, {"VCPU", "PCPU"})
+
+
+def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
+    """Whether a best-effort guest holds the reclaimed class ``rest``, and no class in ``own``."""
+    held = {
+        name for amounts in (view.allocation or {}).values() for name, amount in amounts.items() if amount
+    }
+    return view.guest.settings.qos_class == BEST_EFFORT and rest in held and held.isdisjoint(own)
+
+
+@dataclass(frozen=True, slots=True)
+class _MemoryHeld:
+    """The memory that a guest uses.
+
+    :ivar mib: the memory of the host that the guest uses, in MiB; None if unknown.
+    :ivar swapped: the part of the guest's memory that is in swap, in MiB.
+    :ivar parts: the share of the guest's memory on each NUMA node, from 0 to 1.
+    """
+
+    mib: float | None = None
+    swapped: float = 0.0
+    parts: Mapping[int, float] = field(default_factory=dict)
+
+    def without_cold(self, mib: float) -> _MemoryHeld:
+        """A copy that leaves out ``mib`` MiB of swap, because the guest does not use that memory any more."""
+        return replace(self, swapped=max(0.0, self.swapped - mib)) if mib else self
 
 
 def _with_swapped(
