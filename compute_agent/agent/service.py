@@ -132,40 +132,6 @@ class HttpServer(LimitedThreads, WSGIServer):
         return [body.encode()]
 
 
-class AgentListeners:
-    """The open listeners of one agent: the UNIX socket, and HTTP if ``[daemon] http_port`` is not 0."""
-
-    def __init__(
-        self,
-        options: cfg.ConfigOpts,
-        methods: ApiMethods,
-        registry: CollectorRegistry,
-        health: Health,
-    ) -> None:
-        """Open the listeners, and start their threads.
-
-        :raises OSError: the agent cannot listen on the UNIX socket or on the HTTP address.
-        """
-        self._server = SocketServer(socket_path(options), methods.list_methods(), OPEN_METHODS)
-        self._http: HttpServer | None = None
-        daemon = options.daemon
-        if daemon.http_port:
-            try:
-                self._http = HttpServer(daemon.http_address, daemon.http_port, registry, health)
-            except OSError:
-                self._server.server_close()
-                raise
-        # The UNIX socket answers last, because an agent that answers there counts as started.
-        start_thread(SOCKET_THREAD, self._server.serve_until_stopped)
-
-    def close(self) -> None:
-        """Stop listening on the UNIX socket and on HTTP."""
-        self._server.shutdown()
-        self._server.server_close()
-        if self._http is not None:
-            self._http.close()
-
-
 LOOK_SECONDS: Final = 2.0
 """The seconds between two checks of the main thread for changed configuration files and hardware."""
 
@@ -209,7 +175,8 @@ class HostAgent:
         # SimpleQueue.put() is reentrant, unlike Queue.put(): a handler can interrupt a put of the main
         # thread.
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._listeners: AgentListeners | None = None
+        self._socket: SocketServer | None = None
+        self._http: HttpServer | None = None
         self._guest_logs = records.GuestLogs(folder / GUESTS_FOLDER)
         self.driver, self.pipeline = parts.driver, parts.pipeline
         self.metrics, self.reports = parts.metrics, parts.reports
@@ -243,12 +210,18 @@ class HostAgent:
         self._stop_tracer()
         for loop in parts.early:
             loop.start()
-        self._listeners = AgentListeners(
-            self.options,
-            ApiMethods(parts, self.end_agent),
-            self.metrics.registry,
-            partial(health_document, parts),
-        )
+        methods, daemon = ApiMethods(parts, self.end_agent), self.options.daemon
+        server = SocketServer(socket_path(self.options), methods.list_methods(), OPEN_METHODS)
+        if daemon.http_port:
+            health, registry = partial(health_document, parts), self.metrics.registry
+            try:
+                self._http = HttpServer(daemon.http_address, daemon.http_port, registry, health)
+            except OSError:
+                server.server_close()
+                raise
+        self._socket = server
+        # The UNIX socket answers last, because an agent that answers there counts as started.
+        start_thread(SOCKET_THREAD, server.serve_until_stopped)
         for loop in parts.late:
             loop.start()
         LOG.info("The agent of host %s has started", self.pipeline.host_state.tree.root.name)
@@ -267,8 +240,11 @@ class HostAgent:
         """Stop the listeners, all threads and the driver. Guests continue to run with their settings."""
         parts = self.parts
         # The listeners close first, because requests need the objects that end below.
-        if self._listeners is not None:
-            self._listeners.close()
+        if self._socket is not None:
+            self._socket.shutdown()
+            self._socket.server_close()
+        if self._http is not None:
+            self._http.close()
         # The loops stop in reverse order of their start, because a loop uses loops that started earlier.
         for loop in reversed((*parts.early, *parts.late)):
             if loop is not parts.events:

@@ -68,16 +68,15 @@ class HistoryWatch:
         self._history = saved or PlacementHistory()
         self._keep_history = keep_history
         self._recorder = recorder or EventRecorder()
-        self._older = Gauge(
+        Gauge(
             "compute_agent_placement_older",
             "1 if Placement has an older copy of its database, so that guests keep their CPUs, cache and"
             " bandwidth, otherwise 0.",
             registry=metrics.registry,
-        )
+        ).set_function(lambda: self.older_copy is not None)
         self._evidence = ""
         self._withheld_losses: tuple[AllocationLoss, ...] = ()
         self._lock = threading.Lock()
-        self._older.set(self.older_copy is not None)
 
     @property
     def older_copy(self) -> OlderCopy | None:
@@ -150,7 +149,6 @@ class HistoryWatch:
     def _begin_older(self, older: OlderCopy, losses: Sequence[AllocationLoss]) -> None:
         # The decision is saved before it takes effect, so that a restart does not forget it.
         self._change_history(replace(self._history, older=older))
-        self._older.set(1)
         self._recorder.record_event(
             LOG.error,
             EventKind.HISTORY,
@@ -164,7 +162,6 @@ class HistoryWatch:
 
     def _end_older(self, why: str) -> None:
         self._change_history(replace(self._history, older=None))
-        self._older.set(0)
         self._recorder.record_event(
             LOG.info, EventKind.HISTORY, None, "The agent follows Placement's allocations again: %s", why
         )

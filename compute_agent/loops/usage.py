@@ -201,17 +201,6 @@ MAX_SECONDS: Final = 300.0
 """Maximum number of seconds between two readings, because a mean over a longer time hides peaks."""
 
 
-@dataclass(frozen=True, slots=True)
-class _CounterReading:
-    """One read of all counters.
-
-    ``reclaimed`` has the uuids of the guests that held only reclaimed CPUs at that time.
-    """
-
-    round: MeasuringRound
-    reclaimed: frozenset[str]
-
-
 class UseReader:
     """Measures the CPU use of the host and its guests between two reads, and their memory.
 
@@ -239,7 +228,9 @@ class UseReader:
         self._classes = classes
         self._root = root
         self._monotonic = monotonic
-        self._before: _CounterReading | None = None
+        self._before: MeasuringRound | None = None
+        self._reclaimed: frozenset[str] = frozenset()
+        """The uuids of the guests that held only reclaimed CPUs at the last read of CPUs."""
 
     def _begin_round(self) -> tuple[Sequence[GuestView], MeasuringRound]:
         views = self._pipeline.guest_views()
@@ -253,25 +244,24 @@ class UseReader:
         """
         views, now = self._begin_round()
         path = f"{now.root}/proc/stat"
-        last = self._before
-        before = None if last is None else last.round
+        before, reclaimed_before = self._before, self._reclaimed
         cores = guest_cpu_use(now, before)
         times = now.parse_file(path, parse_cpu_times)
         now.close()
         reclaimed = frozenset(view.guest.uuid for view in views if lives_on_rest(view))
-        self._before = _CounterReading(now, reclaimed)
+        self._before, self._reclaimed = now, reclaimed
         # The round of the last read is closed, but still has the parsed file.
         first = None if before is None else before.parse_file(path, parse_cpu_times)
-        if last is None or times is None or first is None or now.time - last.round.time > MAX_SECONDS:
+        if before is None or times is None or first is None or now.time - before.time > MAX_SECONDS:
             return None
         measured = set(cores)
-        gone = {subject.facts.uuid for subject in last.round.subjects} - measured
+        gone = {subject.facts.uuid for subject in before.subjects} - measured
         return HostUse(
             wall,
             busy_parts(first, times),
             tuple(self._guest_uses(views, cores, reclaimed)),
             left=bool(gone),
-            reclaimed_left=bool(gone & last.reclaimed),
+            reclaimed_left=bool(gone & reclaimed_before),
             stolen=stolen_parts(first, times),
         )
 
