@@ -1,9 +1,9 @@
 """Assembles the agent: one constructor makes all objects of the agent, each from objects that already exist.
 
-No object refers to an object that is made later. If an earlier object has to call a later object, both
-objects use a third object that is made first. There are three such objects: a :class:`WakeSignal` wakes the
-loop of reports, :class:`ConfigurationInForce` passes a reload to the loops, and the worker's queue receives
-all events.
+No object refers to an object that is made later, except monitoring to watermarks. If an earlier object has to
+call a later object, both objects use a third object that is made first. There are three such objects: a
+:class:`WakeSignal` wakes the loop of reports, :class:`ConfigurationInForce` passes a reload to the loops, and
+the worker's queue receives all events.
 """
 
 from __future__ import annotations
