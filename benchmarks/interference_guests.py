@@ -38,7 +38,7 @@ class Fast:
         self.speed, self.samples = speed, []
         triggers.INTERVAL = 10.0 / speed
         self.agent = service.HostAgent(lambda: agent_conf.load([], [str(ini)]))
-        self.loop = self.agent._parts.interference
+        self.loop = self.agent.parts.interference
         self.loop._clock = self.clock
         self._read = self.loop._reader.read_guests
         self.loop._reader.read_guests = self.read

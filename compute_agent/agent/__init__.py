@@ -3,10 +3,10 @@
 This package creates, starts and queries the loops of :mod:`compute_agent.loops`. The loops import nothing of
 this package, so that they can be read, created and tested without a process.
 
-- :mod:`~compute_agent.agent.assembly` makes all parts in one function, from top to bottom. New readers should
-  start with this function.
-- :mod:`~compute_agent.agent.service` is the agent as a whole: start, main thread, stop, and the answers to
-  requests of the socket.
+- :mod:`~compute_agent.agent.assembly` makes all parts in one constructor, from top to bottom. New readers
+  should start there.
+- :mod:`~compute_agent.agent.service` is the agent as a whole: start, listeners, main thread and stop.
+- :mod:`~compute_agent.agent.api` answers the requests of the socket, with the parts that the assembly made.
 - :mod:`~compute_agent.agent.configured_host` makes the host state from a configuration,
   :mod:`~compute_agent.agent.configured_controllers` makes the controllers, and
   :mod:`~compute_agent.agent.reload` replaces both while guests run.
@@ -15,9 +15,9 @@ this package, so that they can be read, created and tested without a process.
 - :mod:`~compute_agent.agent.documents` builds the JSON of ``status``, ``guest list``, ``watermark list`` and
   ``resctrl groups``.
 
-Example: ``kill -HUP`` puts a signal into :class:`~compute_agent.agent.service.ReceivedSignals`. The main
-thread then calls the reloader, which reads the files. A configuration that is refused changes nothing. If the
-configuration is accepted, the worker gets the new host state and controllers. Then
+Example: ``kill -HUP`` puts a signal into the queue of :class:`~compute_agent.agent.service.HostAgent`. The
+main thread then calls the reloader, which reads the files. A configuration that is refused changes nothing.
+If the configuration is accepted, the worker gets the new host state and controllers. Then
 :class:`~compute_agent.loops.base.ConfigurationInForce` passes the configuration to each loop, and the loop
 uses the configuration from its next round on.
 

@@ -1,33 +1,34 @@
-"""The methods that the agent serves on its UNIX socket, and the parts of the agent that these methods use."""
+"""The methods that the agent serves on its UNIX socket."""
 
 from __future__ import annotations
 
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, Protocol
-
-from oslo_config import cfg
+from typing import Any, Final
 
 from compute_agent.agent import release
+from compute_agent.agent.assembly import AssembledAgent
 from compute_agent.agent.documents import (
+    agent_document,
     device_document,
+    group_documents,
     guest_document,
     holder_document,
     loss_document,
     move_document,
     origin_document,
     provider_document,
+    rehearsal_rows,
     reshape_document,
+    watermark_rows,
 )
-from compute_agent.agent.guest_settings import ANSWER_SECONDS, GuestConfigurator, input_document
-from compute_agent.agent.maintenance import MaintenanceMode
-from compute_agent.agent.manual_throttling import ManualThrottling
+from compute_agent.agent.guest_settings import ANSWER_SECONDS, input_document
 from compute_agent.agent.parameters import (
     AdoptSchema,
     AnnounceSchema,
@@ -45,149 +46,32 @@ from compute_agent.agent.parameters import (
     load,
 )
 from compute_agent.agent.protocol import Method, RequestError
-from compute_agent.drivers.base import GuestDriver
-from compute_agent.loops.arrivals import PreStartHook
-from compute_agent.loops.audit import AuditOutcome, audit_document
-from compute_agent.loops.devices import DeviceUse
-from compute_agent.loops.noise import CpuHolder
-from compute_agent.loops.reports import ReportLoop
+from compute_agent.conf.isolation import MOVE
+from compute_agent.controllers.base import find_controller
+from compute_agent.controllers.resctrl import ResctrlController
+from compute_agent.loops.audit import HostAuditor, audit_document
 from compute_agent.model.guest import Allocation
 from compute_agent.model.guest_settings import SETTING_NAMES, GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CPU_CLASSES
 from compute_agent.pipeline.events import AdoptGuest, GuestStopped, MoveGuest, StartGuest
 from compute_agent.pipeline.guest_cache import GuestView
-from compute_agent.pipeline.worker import GuestPipeline, GuestRefusedError
-from compute_agent.promises.verdict import PromiseVerdict
+from compute_agent.pipeline.worker import GuestRefusedError
 from compute_agent.report.answers import PlacementError, UnavailableError
 from compute_agent.report.audit import HealOptions
-from compute_agent.report.client import PlacementClient
 from compute_agent.report.history import ConsumerOwner, holder_of
-from compute_agent.report.plan import Ownership, assume_ownership, settled_inventories
+from compute_agent.report.plan import assume_ownership, settled_inventories
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.reshape import InfeasibleReshape
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.schemata import BadSchemataError
+from compute_agent.throttling.watermarks.plan import rehearse_usage
 
 ENDING_SECONDS: Final = 0.1
 """The seconds that guest.run waits for an early end of the command, so that its answer can report the end.
 
 Most commands that cannot work end within this time. This wait makes each start longer.
 """
-
-
-class AgentParts(Protocol):
-    """The objects and functions of the agent that the methods of the socket use."""
-
-    @property
-    def options(self) -> cfg.ConfigOpts:
-        """The options of the configuration in force."""
-        ...
-
-    @property
-    def pipeline(self) -> GuestPipeline:
-        """The worker and its guests."""
-        ...
-
-    @property
-    def driver(self) -> GuestDriver:
-        """The driver of the guests."""
-        ...
-
-    @property
-    def client(self) -> PlacementClient:
-        """The Placement client of the configuration in force."""
-        ...
-
-    @property
-    def owned(self) -> Ownership:
-        """The resource classes, traits and values that belong to the agent, by the uuid of the provider."""
-        ...
-
-    @property
-    def reports(self) -> ReportLoop:
-        """The loop that reports this host to Placement."""
-        ...
-
-    @property
-    def announcements(self) -> PreStartHook:
-        """The object that receives announcements of guests that are about to start."""
-        ...
-
-    @property
-    def configurator(self) -> GuestConfigurator:
-        """Finds guests and changes their settings."""
-        ...
-
-    @property
-    def manual_throttling(self) -> ManualThrottling:
-        """Limits and evicts guests by an operator's command."""
-        ...
-
-    @property
-    def maintenance(self) -> MaintenanceMode:
-        """The operator's switch that keeps new guests away from this host."""
-        ...
-
-    def status(self) -> dict[str, Any]:
-        """The JSON document of ``compute-agent status``."""
-        ...
-
-    def resctrl_groups(self) -> list[dict[str, Any]]:
-        """The JSON documents of all resctrl groups of this host.
-
-        :raises RequestError: cache and bandwidth control is off.
-        :raises ResctrlError: resctrl cannot be read.
-        :raises BadSchemataError: the kernel shows a schemata file that the agent cannot parse.
-        """
-        ...
-
-    def list_devices(self) -> list[DeviceUse]:
-        """The PCI devices that the host offers, with the guests that hold them."""
-        ...
-
-    def list_watermarks(self) -> list[dict[str, Any]]:
-        """The rows of all watermarks with the measured usage."""
-        ...
-
-    def rehearse_watermarks(self, metric: str, usage: str) -> list[dict[str, Any]]:
-        """The actions that the watermarks of a metric would take at an assumed usage.
-
-        :raises ValueError: the metric does not exist, the usage is impossible, or nothing was measured yet.
-        """
-        ...
-
-    def capacity(self) -> list[dict[str, Any]]:
-        """Show how the offers of unused CPUs and memory, and the withheld amounts, are computed."""
-        ...
-
-    def list_interference(self) -> list[dict[str, Any]]:
-        """Show the limited guests, the guests that these limits protect, and the stored verdicts."""
-        ...
-
-    def audit(self, options: HealOptions) -> list[AuditOutcome]:
-        """Compare the guests of this host with allocations, and repair the differences that ``options`` name.
-
-        :raises PlacementError: Placement cannot be read.
-        :raises DriverError: it is not known which guests run.
-        """
-        ...
-
-    def list_holders(self) -> list[CpuHolder]:
-        """The guests with dedicated CPUs."""
-        ...
-
-    def verify_promises(self) -> list[PromiseVerdict]:
-        """Check in the kernel whether guests have what they were promised; return a verdict per promise."""
-        ...
-
-    def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:
-        """List all settings that a release of this host would undo."""
-        ...
-
-    def end_agent(self) -> None:
-        """Have the main thread end the agent; this method returns before the end."""
-        ...
 
 
 LOG = logging.getLogger(__name__)
@@ -215,8 +99,10 @@ OPEN_METHODS: Final = frozenset(
 class ApiMethods:
     """The methods of the UNIX socket, bound to one agent. Any thread may call these methods."""
 
-    def __init__(self, agent: AgentParts) -> None:
+    def __init__(self, agent: AssembledAgent, end_agent: Callable[[], None]) -> None:
+        """``end_agent`` has the main thread end the agent, and returns before the end."""
         self._agent = agent
+        self._end_agent = end_agent
 
     def list_methods(self) -> Mapping[str, Method]:
         """The methods of this class, by their name in requests."""
@@ -254,7 +140,7 @@ class ApiMethods:
     def status(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Show the agent's state, and the problems that the agent knows."""
         load(EmptySchema(), params)
-        return self._agent.status()
+        return agent_document(self._agent)
 
     def guest_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """List all guests."""
@@ -269,18 +155,17 @@ class ApiMethods:
         """Compare the promises to one guest or to all guests with the kernel, and list the verdicts."""
         wanted = load(VerifySchema(), params).get("guest")
         uuid = None if wanted is None else self._agent.configurator.find_guest(wanted).guest.uuid
-        found = self._agent.verify_promises()
-        return [asdict(one) for one in found if uuid in (None, one.guest)]
+        return [asdict(one) for one in self._agent.verifier.verify_all() if uuid in (None, one.guest)]
 
     def cpu_holders(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """List the guests with dedicated CPUs, their isolation levels and the threads of their guest CPUs."""
         load(EmptySchema(), params)
-        return [holder_document(one) for one in self._agent.list_holders()]
+        return [holder_document(one) for one in self._agent.noise.list_holders()]
 
     def device_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """List the PCI devices that the host offers, with the guests that hold them."""
         load(EmptySchema(), params)
-        return [device_document(one) for one in self._agent.list_devices()]
+        return [device_document(one) for one in self._agent.devices.list_uses()]
 
     def guest_inputs(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """List the values from which each guest's settings follow, for a check of another configuration."""
@@ -389,11 +274,12 @@ class ApiMethods:
         load(EmptySchema(), params)
         tree = self._agent.reports.offered_tree
         # A new reader is made, because only the thread of the reports may use the reader of the reports.
-        reader = HostReporter(self._agent.client, self._agent.owned, lambda owned: None)
+        known = self._agent.state.state.owned
+        reader = HostReporter(self._agent.client, known, lambda owned: None)
         with _refuse_request(PlacementError):
             reported = reader.read_reported(tree.root.uuid)
             tree = reader.reportable_tree(tree, reported)
-        owned = assume_ownership(tree, reported, self._agent.owned)
+        owned = assume_ownership(tree, reported, known)
         return {
             "set_by": {
                 node.uuid: {
@@ -420,15 +306,16 @@ class ApiMethods:
             planned = self._agent.reports.reshape(load(ReshapeSchema(), params)["dry_run"])
         if isinstance(planned, InfeasibleReshape):
             raise RequestError(f"the reshape is not possible: {planned.reason}")
-        return reshape_document(
-            planned, {zone.uuid: zone.name for zone in self._agent.pipeline.host_state.all_zones}
-        )
+        return reshape_document(planned, self._zone_names())
 
     def resctrl_groups(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """List all resctrl groups, including those of other programs."""
         load(EmptySchema(), params)
+        controller = find_controller(self._agent.in_force.controllers, ResctrlController)
+        if controller is None:
+            raise RequestError(f"cache and bandwidth control is off: {self._agent.reloader.resctrl.off}")
         with _refuse_request(ResctrlError, BadSchemataError):
-            return self._agent.resctrl_groups()
+            return group_documents(controller, self._agent.pipeline.guest_views())
 
     def audit(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Compare guests with allocations, and repair the differences that the request selects."""
@@ -442,40 +329,57 @@ class ApiMethods:
             min_age=body["min_age"],
             consumers=frozenset(body["consumers"]),
         )
-        with _refuse_request(PlacementError, DriverError):
-            outcomes = self._agent.audit(options)
-        return audit_document(
-            outcomes, {zone.uuid: zone.name for zone in self._agent.pipeline.host_state.all_zones}
+        agent, conf = self._agent, self._agent.options
+        auditor = HostAuditor(
+            agent.pipeline,
+            agent.driver,
+            agent.client,
+            agent.reports.wake,
+            agent.recorder,
+            agent.reports.history.known_owners,
+            moves_emulator=conf.isolation.emulator == MOVE,
+            root=Path(conf.host.root),
+            claimed=agent.guest_claims.claimed_guests(),
         )
+        with _refuse_request(PlacementError, DriverError):
+            outcomes = auditor.run_audit(options)
+        return audit_document(outcomes, self._zone_names())
 
     def allocations_accept(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Accept the allocations of a restored database; return the guests that have lost amounts."""
         load(EmptySchema(), params)
         with _refuse_request(PlacementError, DriverError, OSError):
             losses = self._agent.reports.accept_allocations()
-        names = {zone.uuid: zone.name for zone in self._agent.pipeline.host_state.all_zones}
+        names = self._zone_names()
         return [loss_document(loss, names) for loss in losses]
 
     def watermark_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """List all watermarks with the measured usage."""
         load(EmptySchema(), params)
-        return self._agent.list_watermarks()
+        return watermark_rows(self._agent.watermarks.status)
 
     def watermark_test(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Predict the actions that the watermarks of a metric would take at an assumed usage."""
         body = load(WatermarkTestSchema(), params)
+        status = self._agent.watermarks.status
+        if status.snapshot is None:
+            raise RequestError("nothing was measured so far: try again in a second")
+        names = {view.guest.uuid: view.guest.name for view in self._agent.pipeline.guest_views()}
         with _refuse_request(ValueError):
-            return self._agent.rehearse_watermarks(body["metric"], body["usage"])
+            actions = rehearse_usage(
+                status.rules, status.snapshot, status.state, body["metric"], body["usage"]
+            )
+        return rehearsal_rows(actions, names)
 
     def interference_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Show the limited guests, the guests that these limits protect, and the stored verdicts."""
         load(EmptySchema(), params)
-        return self._agent.list_interference()
+        return self._agent.interference.list_rows()
 
     def capacity_show(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Show how the offers of unused CPUs and memory, and the withheld amounts, are computed."""
         load(EmptySchema(), params)
-        return self._agent.capacity()
+        return self._agent.reclaimed.list_rows(self._agent.reports.status.not_offered.withheld)
 
     def host_disable(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Keep new guests away from this host, until ``host.enable`` is called."""
@@ -488,15 +392,25 @@ class ApiMethods:
 
     def release_survey(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """List all settings that a release of this host would undo."""
-        options = release.ReleaseOptions(**load(ReleaseSchema(), params))
-        return [asdict(row) for row in self._agent.survey_release(options)]
+        agent, options = self._agent, release.ReleaseOptions(**load(ReleaseSchema(), params))
+        rows = release.survey_host(
+            agent.pipeline.host_state,
+            agent.driver,
+            agent.reloader.resctrl.control,
+            agent.client,
+            agent.state,
+            agent.throttling,
+            options,
+            Path(agent.options.host.root),
+        )
+        return [asdict(row) for row in rows]
 
     def release_retire(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Keep new guests away, and end the agent, so that the host can be released."""
         load(EmptySchema(), params)
         # New guests are kept away first, because a host without an agent would not serve their claims.
         self._agent.maintenance.prepare_release()
-        self._agent.end_agent()
+        self._end_agent()
         return {}
 
     def _read_allocation(
@@ -530,6 +444,10 @@ class ApiMethods:
                 " provider of this host: see compute-agent status"
             )
         return guest_uuid, as_of, host_state.own_part(resources), owner
+
+    def _zone_names(self) -> dict[str, str]:
+        """The names of this host's providers, by uuid."""
+        return {zone.uuid: zone.name for zone in self._agent.pipeline.host_state.all_zones}
 
     def _guest_document(self, view: GuestView) -> dict[str, Any]:
         return guest_document(view, self._agent.reports.claims.claim_end(view.guest.uuid))

@@ -50,70 +50,6 @@ from compute_agent.schedules.realtime import KernelSchedules
 from compute_agent.schedules.run_notes import COOKIES_FILE, PRIORITIES_FILE, RunNotesFile
 
 
-def build_controllers(
-    conf: cfg.ConfigOpts,
-    driver: GuestDriver,
-    resctrl: HostResctrl,
-    host_state: HostState,
-    stores: ControllerStores,
-    metrics: AgentMetrics,
-    recorder: EventRecorder | None = None,
-) -> tuple[KernelController, ...]:
-    """Make the controllers of a configuration, in the order in which they act.
-
-    If another program pins guests (by default nova-compute), no controller pins guest CPUs. One controller
-    moves emulator threads, if ``[isolation] emulator`` asks for it. Memory is bound only for guests with a
-    memory type.
-
-    :param resctrl: the resctrl mount of this host.
-    :raises ConfigError: a section that defines a class is invalid.
-    """
-    guest_classes = parse_classes(conf)
-    known = guest_classes.classes
-    cpu_classes = parse_cpu_classes(conf)
-    settings = ControllerSettings(
-        pins=policy_of(conf, host_state.tree.beside) != FOLLOW,
-        best_effort=frozenset(guest_classes.best_effort),
-        cpu_shares={name: one.cpu for name, one in known.items()},
-        memory_shares={name: one.memory for name, one in known.items()},
-        memory_overhead=conf.compute.memory_overhead,
-        limits_pages=conf.compute.huge_pages and not host_state.tree.beside,
-        memory_types=host_state.topology.memory_types,
-        blockio_classes=parse_blockio_classes(conf),
-        cpu_classes=CpuClasses(
-            cpu_classes,
-            {name: ClassBinding(one.rank, cpu_classes.get(one.cpu_class)) for name, one in known.items()},
-            host_state.cpu_sets,
-            parking_rules(conf, host_state.topology, host_state.cpu_sets, host_state.tree.beside),
-        ),
-        emulator=EmulatorSettings(
-            conf.isolation.emulator == MOVE,
-            host_state.cpu_sets.emulator - host_state.cpu_sets.pooled,
-            {node.id: node.cpus for node in host_state.topology.numa_nodes},
-        ),
-        isolation=IsolationSettings(
-            {name: one.isolation for name, one in known.items()},
-            host_state.cpu_sets.dedicated,
-            {node.id: node.cpus for node in host_state.topology.numa_nodes},
-            frozenset(name for name, one in known.items() if one.cpu.realtime_priority),
-        ),
-        cache_shares=guest_classes.share_specs,
-    )
-    # With cache control off, the agent can read the mount, but no controller is allowed to write there.
-    control = None if resctrl.off else resctrl.control
-    return make_controllers(
-        driver,
-        control,
-        settings,
-        stores,
-        Path(conf.host.root),
-        # labels() creates the counter with the value 0, because Prometheus sees no increase in a series that
-        # starts at 1.
-        lambda name: metrics.drift.labels(name).inc,
-        recorder,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
     """The settings of all controllers. The defaults are those of an empty configuration.
@@ -256,15 +192,61 @@ class ControllerFactory:
     driver: GuestDriver
     stores: ControllerStores
     metrics: AgentMetrics
-    recorder: EventRecorder
+    recorder: EventRecorder | None = None
 
     def build_controllers(
         self, conf: cfg.ConfigOpts, resctrl: HostResctrl, host_state: HostState
     ) -> tuple[KernelController, ...]:
-        """Make the controllers of a configuration; see :func:`build_controllers`.
+        """Make the controllers of a configuration, in the order in which they act.
 
-        :raises ConfigError: a section of classes is wrong.
+        If another program pins guests (by default nova-compute), no controller pins guest CPUs. One
+        controller moves emulator threads, if ``[isolation] emulator`` asks for it. Memory is bound only for
+        guests with a memory type.
+
+        :param resctrl: the resctrl mount of this host.
+        :raises ConfigError: a section that defines a class is invalid.
         """
-        return build_controllers(
-            conf, self.driver, resctrl, host_state, self.stores, self.metrics, self.recorder
+        guest_classes = parse_classes(conf)
+        known = guest_classes.classes
+        cpu_classes = parse_cpu_classes(conf)
+        settings = ControllerSettings(
+            pins=policy_of(conf, host_state.tree.beside) != FOLLOW,
+            best_effort=frozenset(guest_classes.best_effort),
+            cpu_shares={name: one.cpu for name, one in known.items()},
+            memory_shares={name: one.memory for name, one in known.items()},
+            memory_overhead=conf.compute.memory_overhead,
+            limits_pages=conf.compute.huge_pages and not host_state.tree.beside,
+            memory_types=host_state.topology.memory_types,
+            blockio_classes=parse_blockio_classes(conf),
+            cpu_classes=CpuClasses(
+                cpu_classes,
+                {name: ClassBinding(one.rank, cpu_classes.get(one.cpu_class)) for name, one in known.items()},
+                host_state.cpu_sets,
+                parking_rules(conf, host_state.topology, host_state.cpu_sets, host_state.tree.beside),
+            ),
+            emulator=EmulatorSettings(
+                conf.isolation.emulator == MOVE,
+                host_state.cpu_sets.emulator - host_state.cpu_sets.pooled,
+                {node.id: node.cpus for node in host_state.topology.numa_nodes},
+            ),
+            isolation=IsolationSettings(
+                {name: one.isolation for name, one in known.items()},
+                host_state.cpu_sets.dedicated,
+                {node.id: node.cpus for node in host_state.topology.numa_nodes},
+                frozenset(name for name, one in known.items() if one.cpu.realtime_priority),
+            ),
+            cache_shares=guest_classes.share_specs,
+        )
+        # With cache control off, the agent can read the mount, but no controller is allowed to write there.
+        control = None if resctrl.off else resctrl.control
+        return make_controllers(
+            self.driver,
+            control,
+            settings,
+            self.stores,
+            Path(conf.host.root),
+            # labels() creates the counter with the value 0, because Prometheus sees no increase in a series
+            # that starts at 1.
+            lambda name: self.metrics.drift.labels(name).inc,
+            self.recorder,
         )

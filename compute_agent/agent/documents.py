@@ -4,38 +4,29 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from oslo_config import cfg
-
 from compute_agent import installed_version
+from compute_agent.agent.assembly import AssembledAgent
 from compute_agent.agent.configured_host import policy_of
-from compute_agent.agent.host_access import HostDriver, HostResctrl
-from compute_agent.agent.maintenance import MaintenanceMode
-from compute_agent.controllers.cpu_class import CpuClassStatus
+from compute_agent.controllers.cpu_class import cpu_class_status
 from compute_agent.controllers.cpu_class_plan import in_words
+from compute_agent.controllers.isolation import isolation_status
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.host.cpus import read_online
 from compute_agent.inventory.provider_tree import FIELDS
-from compute_agent.isolation.shell import IsolationStatus
-from compute_agent.loops.devices import DeviceUse
-from compute_agent.loops.events import EventLog, OomEvents
-from compute_agent.loops.monitoring import CacheMonitoring
-from compute_agent.loops.noise import CpuHolder
-from compute_agent.loops.reports import ReportLoop, status_document
+from compute_agent.loops.holders import CpuHolder, DeviceUse
+from compute_agent.loops.reports import status_document
 from compute_agent.loops.triggers import WatermarkStatus
 from compute_agent.model import cpuset
-from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import SETTING_NAMES
 from compute_agent.model.messages import full_name, printable_text
 from compute_agent.pipeline.guest_cache import GuestView
-from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.adjustments import SettledInventory
 from compute_agent.report.history import AllocationLoss
 from compute_agent.report.plan import to_api
@@ -431,30 +422,15 @@ def _rounded_amount(amount: float | None) -> float | None:
     return None if amount is None else round(amount, 3)
 
 
-@dataclass(frozen=True, slots=True)
-class StatusSources:
-    """The objects of an agent that ``status`` describes."""
-
-    options: cfg.ConfigOpts
-    pipeline: GuestPipeline
-    reports: ReportLoop
-    maintenance: MaintenanceMode
-    host_driver: HostDriver
-    resctrl: HostResctrl
-    monitoring: CacheMonitoring
-    oom: OomEvents
-    events: EventLog
-    cpu_classes: CpuClassStatus
-    isolation: IsolationStatus
-    config_error: str
-    warnings: Sequence[str]
-    fleet: Mapping[str, Any]
-
-
-def agent_document(shown: StatusSources) -> dict[str, Any]:
+def agent_document(agent: AssembledAgent) -> dict[str, Any]:
     """The JSON document of ``status``: the agent's state, and what needs an operator's attention."""
-    pipeline, driver = shown.pipeline, shown.host_driver.driver
+    pipeline, driver, reports, reloader = agent.pipeline, agent.driver, agent.reports, agent.reloader
     host_state, views = pipeline.host_state, pipeline.guest_views()
+    controllers = agent.in_force.controllers
+    cpu_classes, isolation = cpu_class_status(controllers), isolation_status(controllers)
+    # The CPUs that the agent has parked, and other offline CPUs that count as present.
+    online = read_online(Path(agent.options.host.root))
+    parked = cpu_classes.parked | host_state.with_online(online).topology.parked
     names = {view.guest.uuid: view.guest.name for view in views}
     return {
         "pid": os.getpid(),
@@ -462,61 +438,58 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "provider": host_state.tree.root.name,
         "provider_uuid": host_state.tree.root.uuid,
         "provider_is": root_keeper(host_state.tree.beside),
-        **status_document(shown.reports.status),
-        **shown.reports.history.status_fields(),
-        **shown.maintenance.status_fields(),
-        "config_error": shown.config_error,
-        **shown.fleet,
-        "warnings": list(shown.warnings),
-        "policy": policy_of(shown.options, host_state.tree.beside),
+        **status_document(reports.status),
+        **reports.history.status_fields(),
+        **agent.maintenance.status_fields(),
+        "config_error": reloader.error,
+        **agent.fleet.status_fields(),
+        "warnings": [
+            *reloader.all_warnings,
+            *host_state.warnings,
+            *agent.reclaimed.failure_texts,
+            *agent.sources.failure_texts,
+        ],
+        "policy": policy_of(agent.options, host_state.tree.beside),
         "driver": driver.name,
-        "driver_status": shown.host_driver.status,
+        "driver_status": agent.host_driver.status,
         "drivers_away": dict(driver.outage_reasons()),
-        "cache_control": f"off: {shown.resctrl.off}" if shown.resctrl.off else "on",
-        "cache_monitoring": f"off: {shown.monitoring.reason_off}" if shown.monitoring.reason_off else "on",
-        "cpu_classes": in_words(shown.cpu_classes.classes),
-        "cpu_class_refusals": list(shown.cpu_classes.refusals),
-        "parked_cpus": cpuset.format(_parked_cpus(shown)),
-        "quiet_cpus": cpuset.format(shown.isolation.quiet),
-        "alone_cpus": cpuset.format(shown.isolation.alone),
-        "isolation_refusals": list(shown.isolation.refusal_sentences),
+        "cache_control": f"off: {off}" if (off := reloader.resctrl.off) else "on",
+        "cache_monitoring": f"off: {off}" if (off := agent.monitoring.reason_off) else "on",
+        "cpu_classes": in_words(cpu_classes.classes),
+        "cpu_class_refusals": list(cpu_classes.refusals),
+        "parked_cpus": cpuset.format(parked),
+        "quiet_cpus": cpuset.format(isolation.quiet),
+        "alone_cpus": cpuset.format(isolation.alone),
+        "isolation_refusals": list(isolation.refusal_sentences),
         "guests": len(views) if pipeline.has_taken_over_some else None,
         **guests_document(views),
-        "events": f"not kept: {shown.events.trouble}" if shown.events.trouble else "kept",
-        "oom_kills": shown.oom.list_rows(),
+        "events": f"not kept: {trouble}" if (trouble := agent.events.trouble) else "kept",
+        "oom_kills": agent.oom.list_rows(),
         "lost_guests": list(driver.lost_guests().values()),
         "excluded_guests": list(driver.excluded_guests().values()),
-        "unclaimed_guests": [
-            f"{full_name(names.get(uuid, ''), uuid)}: {reason}"
-            for uuid, reason in shown.reports.unclaimed_guests.items()
-        ],
-        "claims_of_another_host": shown.reports.foreign_claims,
-        "overdue_guests": [
-            f"{full_name(names.get(uuid, ''), uuid)}: {reason}"
-            for uuid, reason in shown.reports.overdue_guests.items()
-        ],
+        "unclaimed_guests": _guest_sentences(agent.guest_claims.refusal_reasons(), names),
+        "claims_of_another_host": agent.guest_claims.foreign_claims(),
+        "overdue_guests": _guest_sentences(agent.claim_ends.overdue_guests(), names),
     }
 
 
-def _parked_cpus(shown: StatusSources) -> CpuSet:
-    """The CPUs that the agent has parked, and other offline CPUs that count as present."""
-    online = read_online(Path(shown.options.host.root))
-    return shown.cpu_classes.parked | shown.pipeline.host_state.with_online(online).topology.parked
+def _guest_sentences(reasons: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
+    return [f"{full_name(names.get(uuid, ''), uuid)}: {reason}" for uuid, reason in reasons.items()]
 
 
-def health_document(shown: StatusSources) -> tuple[bool, dict[str, Any]]:
+def health_document(agent: AssembledAgent) -> tuple[bool, dict[str, Any]]:
     """Return whether the worker is alive, and the JSON document of ``/healthz``.
 
     An agent is also healthy while Placement does not answer, because a restart of the agent would not help.
     """
-    alive = shown.pipeline.is_alive
-    reports = status_document(shown.reports.status)
+    alive = agent.pipeline.is_alive
+    reports = status_document(agent.reports.status)
     document = {
         "status": "ok" if alive else "the worker is dead",
         "placement": reports["placement"],
         "last_report_seconds_ago": reports["last_report_seconds_ago"],
-        "driver": shown.host_driver.driver.name,
-        "driver_status": shown.host_driver.status,
-        "config_error": shown.config_error,
+        "driver": agent.driver.name,
+        "driver_status": agent.host_driver.status,
+        "config_error": agent.reloader.error,
     }
     return alive, document

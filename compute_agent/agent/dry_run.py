@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from oslo_config import cfg
 
-from compute_agent.agent.configured_controllers import ControllerFactory, build_controllers, open_stores
+from compute_agent.agent.configured_controllers import ControllerFactory, open_stores
 from compute_agent.agent.configured_host import NO_UUID, build_host_state, configured_host
 from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, open_resctrl
 from compute_agent.agent.parameters import SetSchema, load
@@ -34,7 +34,7 @@ from compute_agent.inventory.host_identity import IdentityError, check_owner, re
 from compute_agent.inventory.options import hypervisor_name
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode
 from compute_agent.loops.allocations import allocations_read
-from compute_agent.loops.audit import by_consumer, locate_guests
+from compute_agent.loops.audit import locate_consumers
 from compute_agent.loops.reclaimed import first_tree
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest import Guest
@@ -244,7 +244,8 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
         if driver.outage_reason:
             raise DriverError(driver.outage_reason)
         stores = open_stores(_KeptValues(saved), folder)
-        controllers = build_controllers(conf, driver, resctrl, host_state, stores, AgentMetrics())
+        factory = ControllerFactory(driver, stores, AgentMetrics())
+        controllers = factory.build_controllers(conf, resctrl, host_state)
         recorders = [RecordingController(each) for each in controllers]
         pipeline = GuestPipeline(
             host_state,
@@ -296,7 +297,7 @@ def _in_placement(
             yield PlannedChange(PLACEMENT, host_state.tree.root.name, reason)
         planned = reporter.plan_reshape(
             host_state.tree,
-            by_consumer(locate_guests(driver, host_state), pipeline.guest_views()),
+            locate_consumers(driver, pipeline),
             host_state.zone_cpus,
         )
         names = {zone.uuid: zone.name for zone in host_state.all_zones}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from marshmallow import Schema, ValidationError, fields, validate, validates_schema
 
@@ -57,19 +57,15 @@ def _check_optional_class(text: str) -> None:
         raise ValidationError("a name of a class, or nothing")
 
 
-_PRIORITY: Final = validate.Range(-MAX_PRIORITY, MAX_PRIORITY)
-
-
 class SettingsSchema(Schema):
-    """The parameters that ``guest.run`` and ``guest.adopt`` share: a guest's identity and settings."""
+    """The settings of a guest."""
 
-    uuid = fields.UUID()
-    name = fields.String(validate=[validate.Length(1, 200), _check_printable])
-    vcpus = fields.Integer(strict=True, validate=validate.Range(1, MAX_VCPUS))
     thread_policy = fields.Enum(ThreadPolicy, by_value=True, load_default=ThreadPolicy.PREFER)
     emulator_policy = fields.Enum(EmulatorPolicy, by_value=True, load_default=EmulatorPolicy.SHARE)
     qos_class = fields.String(load_default=LATENCY_SENSITIVE, validate=validate.Regexp(CLASS_NAME))
-    priority = fields.Integer(strict=True, load_default=0, validate=_PRIORITY)
+    priority = fields.Integer(
+        strict=True, load_default=0, validate=validate.Range(-MAX_PRIORITY, MAX_PRIORITY)
+    )
     resctrl = fields.String(load_default="", validate=_check_annotation)
     blockio_class = fields.String(load_default="", validate=_check_optional_class)
     memory_type = fields.Enum(MemoryType, by_value=True, load_default=MemoryType.ANY)
@@ -79,7 +75,15 @@ class SettingsSchema(Schema):
     preserve = fields.Boolean(load_default=False)
 
 
-class RunSchema(SettingsSchema):
+class NewGuestSchema(SettingsSchema):
+    """The parameters that ``guest.run`` and ``guest.adopt`` share: a guest's identity and settings."""
+
+    uuid = fields.UUID()
+    name = fields.String(validate=[validate.Length(1, 200), _check_printable])
+    vcpus = fields.Integer(strict=True, validate=validate.Range(1, MAX_VCPUS))
+
+
+class RunSchema(NewGuestSchema):
     """Parameters of ``guest.run``."""
 
     command = fields.List(fields.String(validate=_check_argument), required=True, validate=validate.Length(1))
@@ -96,7 +100,7 @@ class RunSchema(SettingsSchema):
     )
 
 
-class AdoptSchema(SettingsSchema):
+class AdoptSchema(NewGuestSchema):
     """Parameters of ``guest.adopt``."""
 
     # Process 1 is init, which no guest can be.
@@ -127,21 +131,13 @@ class VerifySchema(Schema):
     guest = fields.String()
 
 
-class SetSchema(GuestSchema):
-    """Parameters of ``guest.set``."""
+class SetSchema(SettingsSchema, GuestSchema):
+    """Parameters of ``guest.set``. Settings that are missing do not get their default values."""
 
-    qos_class = fields.String(validate=validate.Regexp(CLASS_NAME))
-    priority = fields.Integer(strict=True, validate=_PRIORITY)
-    resctrl = fields.String(validate=_check_annotation)
-    blockio_class = fields.String(validate=_check_optional_class)
-    memory_type = fields.Enum(MemoryType, by_value=True)
-    cpu_class = fields.String(validate=_check_optional_class)
-    isolation = fields.Enum(IsolationLevel, by_value=True)
-    spread = fields.Boolean()
-    preserve = fields.Boolean()
-    thread_policy = fields.Enum(ThreadPolicy, by_value=True)
-    emulator_policy = fields.Enum(EmulatorPolicy, by_value=True)
     unset = fields.List(fields.String(validate=validate.OneOf(SETTING_NAMES)), load_default=list)
+
+    def __init__(self) -> None:
+        super().__init__(partial=SETTING_NAMES)
 
 
 class LimitSchema(GuestSchema):

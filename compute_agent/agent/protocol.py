@@ -53,7 +53,8 @@ class LimitedThreads(socketserver.ThreadingMixIn):
     """Mixin for a TCP or UNIX server of socketserver that limits its threads.
 
     A client must send its request within ``receive_timeout`` seconds; the handler calls end_reading() when
-    the request is complete. If all threads are in use, the server ends the connection that has waited longest
+    the request is complete. The server waits at most ``answer_timeout`` seconds for a client that does not
+    read its answer. If all threads are in use, the server ends the connection that has waited longest
     without a complete request, and accepts the new one. If each thread is serving a complete request, the
     server refuses the new connection.
     """
@@ -63,6 +64,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
     request_queue_size = 64
     max_connections = 64
     receive_timeout = 10.0
+    answer_timeout = 30.0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._guard = threading.Condition()
@@ -108,6 +110,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
                 self._open.add(request)
                 self._waited_for[request] = time.monotonic() + self.receive_timeout
         if admitted:
+            request.settimeout(self.answer_timeout)
             start_thread(CONNECTION_THREAD, partial(self.process_request_thread, request, client_address))
             return
         LOG.warning(
@@ -173,9 +176,6 @@ MAX_LINE: Final = 1 << 20
 MAX_ANSWER: Final = 256 << 20
 """Maximum number of bytes of an answer, which can list all guests and providers of the host."""
 
-ANSWER_SECONDS: Final = 30.0
-"""Seconds for which the server waits for a client that does not read its answer."""
-
 Method = Callable[[Mapping[str, Any]], Any]
 """Serves a request: takes its parameters, and returns a result that JSON can represent."""
 
@@ -198,7 +198,6 @@ class DaemonUnreachableError(Exception):
 
 
 class _SocketHandler(socketserver.StreamRequestHandler):
-    timeout = ANSWER_SECONDS
     server: SocketServer
 
     def handle(self) -> None:

@@ -14,9 +14,10 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -335,30 +336,20 @@ class HostRelease:
         yield from self._of_providers(reported)
         root = reported.get(self._root_uuid)
         said, state = self._state.state.maintenance, self._throttling.state.watermarks
-        marked = root is not None and bool(root.traits & MARKS) and not self._beside
-        if (
-            # If the state contains more than the scheduling switch, it contains limits or evictions.
-            marked
-            or state != WatermarkState(scheduling_off=state.scheduling_off)
-            or (said is not None and said.off)
-        ):
-            name = self._root_uuid if root is None else full_name(root.name, root.uuid)
-            detail = (
-                "limits and switch in the state file"
-                if root is None
-                else f"new guests {in_words(root.traits)}"
-            )
+        marks = frozenset[str]() if root is None else root.traits & MARKS
+        # If the state contains more than the scheduling switch, it contains limits or evictions.
+        only_switch = state == WatermarkState(scheduling_off=state.scheduling_off)
+        if (marks and not self._beside) or not only_switch or (said is not None and said.off):
+            if root is None:
+                name, detail = self._root_uuid, "limits and switch in the state file"
+            else:
+                name, detail = full_name(root.name, root.uuid), f"new guests {in_words(root.traits)}"
             # If only a release has switched scheduling off, this switch does not count as a setting of the
             # host.
-            if (
-                root is not None
-                and root.traits & MARKS == {DisableCause.MAINTENANCE.value}
-                and state == WatermarkState(scheduling_off=state.scheduling_off)
-                and said is not None
-                and said.is_of_release
-            ):
+            by_release = said is not None and said.is_of_release
+            if by_release and only_switch and marks == {DisableCause.MAINTENANCE.value}:
                 detail = BY_RELEASE
-            yield ReleaseItem(SCHEDULING, name, detail, _bound_call(self._let_in, reporter))
+            yield ReleaseItem(SCHEDULING, name, detail, partial(self._let_in, reporter))
 
     def _let_in(self, reporter: HostReporter) -> None:
         """Let new guests in: forget limits, evictions and the operator's order, then remove the traits."""
@@ -389,7 +380,7 @@ class HostRelease:
             elif uuid in reasons:
                 yield ReleaseItem("provider", name, detail, None, f"failed: {reasons[uuid]}")
             else:
-                yield ReleaseItem("provider", name, detail, _bound_call(self._delete_provider, uuid))
+                yield ReleaseItem("provider", name, detail, partial(self._delete_provider, uuid))
 
     def _of_claim(
         self, store: ClaimStore, note: ClaimNote, reported: Mapping[str, ReportedProvider]
@@ -510,10 +501,6 @@ def releasing_controllers(
     """
     stores = open_stores(state, state.path.parent)
     return make_controllers(driver, control, ControllerSettings(pins=not given), stores, root)
-
-
-def _bound_call(function: Callable[..., object], *arguments: object) -> Callable[[], object]:
-    return lambda: function(*arguments)
 
 
 def survey_host(

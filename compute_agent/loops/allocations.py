@@ -14,10 +14,10 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from prometheus_client import Gauge
 
@@ -48,17 +48,6 @@ from compute_agent.report.reporter import HoldingsListing
 LOG = logging.getLogger(__name__)
 
 
-class HistoryStore(Protocol):
-    """Stores the generations and owners that reveal an older copy of Placement's database."""
-
-    def keep_history(self, history: PlacementHistory) -> None:
-        """Store the history. The data is on disk when this method returns.
-
-        :raises OSError: the history cannot be written.
-        """
-        ...
-
-
 class HistoryWatch:
     """Decides whether missing allocations are lost, or only missing in an older copy of the database.
 
@@ -69,23 +58,25 @@ class HistoryWatch:
         self,
         metrics: AgentMetrics,
         saved: PlacementHistory | None = None,
-        store: HistoryStore | None = None,
+        keep_history: Callable[[PlacementHistory], None] = lambda history: None,
         recorder: EventRecorder | None = None,
     ) -> None:
-        """``saved`` is the history that ``store`` stored last. Without ``store``, changes are not stored."""
+        """Begin with the history that the previous run of the agent has stored.
+
+        :param keep_history: stores the history. The data is on disk when the function returns.
+        """
         self._history = saved or PlacementHistory()
-        self._store = store
+        self._keep_history = keep_history
         self._recorder = recorder or EventRecorder()
-        self._older = Gauge(
+        Gauge(
             "compute_agent_placement_older",
             "1 if Placement has an older copy of its database, so that guests keep their CPUs, cache and"
             " bandwidth, otherwise 0.",
             registry=metrics.registry,
-        )
+        ).set_function(lambda: self.older_copy is not None)
         self._evidence = ""
         self._withheld_losses: tuple[AllocationLoss, ...] = ()
         self._lock = threading.Lock()
-        self._older.set(self.older_copy is not None)
 
     @property
     def older_copy(self) -> OlderCopy | None:
@@ -158,7 +149,6 @@ class HistoryWatch:
     def _begin_older(self, older: OlderCopy, losses: Sequence[AllocationLoss]) -> None:
         # The decision is saved before it takes effect, so that a restart does not forget it.
         self._change_history(replace(self._history, older=older))
-        self._older.set(1)
         self._recorder.record_event(
             LOG.error,
             EventKind.HISTORY,
@@ -172,15 +162,13 @@ class HistoryWatch:
 
     def _end_older(self, why: str) -> None:
         self._change_history(replace(self._history, older=None))
-        self._older.set(0)
         self._recorder.record_event(
             LOG.info, EventKind.HISTORY, None, "The agent follows Placement's allocations again: %s", why
         )
 
     def _change_history(self, history: PlacementHistory) -> None:
         if history != self._history:
-            if self._store is not None:
-                self._store.keep_history(history)
+            self._keep_history(history)
             self._history = history
 
 

@@ -18,12 +18,11 @@ from functools import partial
 from typing import Any, Final
 
 from compute_agent.drivers.base import ChangeKind, ExpectingDriver, GuestChange
-from compute_agent.loops.base import ReloadedConfiguration, WakeReport
+from compute_agent.loops.base import AgentLoop, ReloadedConfiguration, WakeReport
 from compute_agent.model.guest import Allocation, ConsumerAllocations, Guest
 from compute_agent.pipeline.events import Event, GuestAppeared, GuestExpected, GuestStarted, GuestStopped
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.answers import PlacementError
-from compute_agent.report.client import PlacementClient
 from compute_agent.report.history import ConsumerOwner, holder_of
 from compute_agent.threads import (
     NO_LOCK,
@@ -76,16 +75,16 @@ ARRIVALS_THREAD: Final = ThreadSpec(
 )
 
 
-class PreStartHook:
+class PreStartHook(AgentLoop):
     """Receives announcements of libvirt's hook, and looks for the processes of announced guests."""
 
     def __init__(
-        self, pipeline: GuestPipeline, expecting: ExpectingDriver | None, client: PlacementClient
+        self, conf: ReloadedConfiguration, pipeline: GuestPipeline, expecting: ExpectingDriver | None
     ) -> None:
         """``expecting`` is the driver if it supports announced guests, otherwise None."""
+        self._conf = conf
         self._pipeline = pipeline
         self._expecting = expecting
-        self._client = client
         self._asking = threading.BoundedSemaphore(_MAX_ASKING)
         self._last = 0.0
         self._others = False
@@ -98,18 +97,6 @@ class PreStartHook:
             self._look_pause,
             log_failures(LOG, "The agent cannot look for guests that are about to start; it will try again"),
         )
-
-    def start(self) -> None:
-        """Start the thread, which waits for the first announcement."""
-        self._thread.start()
-
-    def reload(self, conf: ReloadedConfiguration) -> None:
-        """Read allocations with the client of another configuration, from the next guest on."""
-        self._client = conf.client
-
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._thread.stop(2.0)
 
     def announce_guest(self, description: str, seconds: float) -> Guest:
         """Prepare for a guest that is about to start: make its cache group, and return the guest.
@@ -155,7 +142,7 @@ class PreStartHook:
             refused: Future[ConsumerAllocations] = Future()
             refused.set_exception(TimeoutError(f"{_MAX_ASKING} earlier requests to Placement still hang"))
             return refused
-        client = self._client
+        client = self._conf.client
 
         def ask_placement() -> ConsumerAllocations:
             try:
@@ -193,13 +180,13 @@ def _log_start(guest: Guest, done: Future[Any]) -> None:
         LOG.info("Guest %s (pid %d) starts in its cache group", guest, guest.pid)
 
 
-class GuestEvents:
+class GuestEvents(AgentLoop):
     """Turns changes of guests that the driver reports into events of the worker, in the same order."""
 
     def __init__(
         self,
+        conf: ReloadedConfiguration,
         pipeline: GuestPipeline,
-        client: PlacementClient,
         missed: WakeReport,
         is_awaited: Callable[[Guest], bool] = lambda guest: False,
     ) -> None:
@@ -208,26 +195,18 @@ class GuestEvents:
         :param missed: called to request a report to Placement, after a guest with an allocation has started.
         :param is_awaited: tells whether the next report makes a claim for a guest without an allocation.
         """
+        self._conf = conf
         self._is_awaited = is_awaited
         self._pipeline = pipeline
-        self._client = client
         self._missed = missed
         self._changes: queue.SimpleQueue[tuple[GuestChange, float]] = queue.SimpleQueue()
         self._thread = PeriodicTask(
             ARRIVALS_THREAD,
-            self._hand_over,
+            self.hand_over_changes,
             until_woken,
             log_failures(LOG, "Changes of guests cannot be passed to the worker"),
-            keep=self._hand_over,
+            keep=self.hand_over_changes,
         )
-
-    def start(self) -> None:
-        """Start the thread that turns changes into events."""
-        self._thread.start()
-
-    def reload(self, conf: ReloadedConfiguration) -> None:
-        """Read allocations with the client of another configuration, from the next guest on."""
-        self._client = conf.client
 
     def report_change(self, change: GuestChange) -> None:
         """Queue a change that the driver reports. The threads of the driver call this method."""
@@ -236,11 +215,8 @@ class GuestEvents:
         self._changes.put((change, time.monotonic()))
         self._thread.wake()
 
-    def stop(self, timeout: float = 2.0) -> None:
-        """Handle queued changes, then stop. If a request hangs, wait at most ``timeout`` seconds for it."""
-        self._thread.stop(timeout)
-
-    def _hand_over(self) -> None:
+    def hand_over_changes(self) -> None:
+        """Pass the queued changes to the worker."""
         # When the queue is empty, the exception ends the loop.
         with contextlib.suppress(queue.Empty):
             while True:
@@ -268,22 +244,19 @@ class GuestEvents:
                 # this time.
                 as_of = time.monotonic()
                 try:
-                    record = self._client.get_allocations(guest.uuid)
+                    record = self._conf.client.get_allocations(guest.uuid)
                 except PlacementError as error:
                     LOG.warning("The allocation of guest %s is not known yet: %s", guest, error)
                     return GuestStarted(guest, None, as_of, since, started)
-                host_state, owner = self._pipeline.host_state, holder_of(record)
+                host_state = self._pipeline.host_state
                 # Without the root provider, the providers of this host are not known.
-                if not host_state.root_known:
-                    return GuestStarted(guest, None, as_of, since, started, owner)
-                allocation = host_state.own_part(record.resources)
-                if not allocation and self._held_something(guest.uuid):
-                    # The loss perhaps comes from an older copy of Placement's database, which the next report
-                    # examines.
-                    return GuestStarted(guest, None, as_of, since, started, owner)
-                if not started and not self._is_news(guest.uuid, allocation):
-                    return GuestStarted(guest, None, as_of, since, owner=owner)
-                return GuestStarted(guest, allocation, as_of, since, started, owner)
+                allocation = host_state.own_part(record.resources) if host_state.root_known else None
+                # The loss perhaps comes from an older copy of Placement's database, which the next report
+                # examines.
+                is_lost = not allocation and self._held_something(guest.uuid)
+                if is_lost or not (started or self._is_news(guest.uuid, allocation)):
+                    allocation = None
+                return GuestStarted(guest, allocation, as_of, since, started, holder_of(record))
 
     def _held_something(self, uuid: str) -> bool:
         """Whether the consumer had an allocation on this host when allocations were last read."""
@@ -292,7 +265,7 @@ class GuestEvents:
         # The worker has the last known allocations of guests.
         return any(view.guest.uuid == uuid and view.allocation for view in self._pipeline.guest_views())
 
-    def _is_news(self, uuid: str, allocation: Allocation) -> bool:
+    def _is_news(self, uuid: str, allocation: Allocation | None) -> bool:
         """Whether a read allocation is usable: it is not empty, and the guest is new, so not migrating."""
         return bool(allocation) and all(view.guest.uuid != uuid for view in self._pipeline.guest_views())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,7 @@ from typing import Any, Final
 from compute_agent.controllers.emulator import find_misplaced, tell_misplaced
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestDriver, GuestFlavor
-from compute_agent.events.event import EventKind as EventKind
-from compute_agent.events.event import EventRecorder, NamedSubject
+from compute_agent.events.event import EventKind, EventRecorder, NamedSubject
 from compute_agent.host.pci_devices import read_pci_devices
 from compute_agent.loops.allocations import allocations_by_consumer, allocations_read, hand_over
 from compute_agent.loops.base import WakeReport
@@ -72,31 +71,18 @@ def locate_guests(driver: GuestDriver, host_state: HostState) -> dict[str, CpuLo
     return from_affinities(settings, affinities, host_state)
 
 
-def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]) -> dict[str, CpuLocation]:
-    """Return the CPUs of guests by consumer: the guest's own or, during a migration, the migration's.
+def locate_consumers(driver: GuestDriver, pipeline: GuestPipeline) -> dict[str, CpuLocation]:
+    """Read the CPUs on which the host's guests can run, by uuid of the consumer that holds their allocation.
 
     While a guest migrates or is resized on its host, its migration holds the allocation that is in use. The
     allocation of the guest itself is then for the time after the migration or resize.
+
+    :raises DriverError: the driver does not answer.
     """
+    locations = locate_guests(driver, pipeline.host_state)
+    views = pipeline.guest_views()
     through = {view.guest.uuid: view.migration.consumer for view in views if view.migration is not None}
     return {through.get(uuid, uuid): location for uuid, location in locations.items()}
-
-
-class ConsumerLocations:
-    """A function that reads the CPUs on which the host's guests can run, by consumer."""
-
-    def __init__(self, driver: GuestDriver, pipeline: GuestPipeline) -> None:
-        self._driver = driver
-        self._pipeline = pipeline
-
-    def __call__(self) -> Mapping[str, CpuLocation]:
-        """Read the CPUs on which guests can run, by uuid of the consumer that holds their allocation.
-
-        :raises DriverError: the driver does not answer.
-        """
-        return by_consumer(
-            locate_guests(self._driver, self._pipeline.host_state), self._pipeline.guest_views()
-        )
 
 
 def from_affinities(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from oslo_config import cfg
 
@@ -41,28 +41,15 @@ class ReloadedConfiguration:
     reader_cpus: Mapping[int, CpuSet] = field(default_factory=dict)
 
 
-class AgentLoop(Protocol):
-    """A periodic task of the agent with a thread of its own, which follows changes of the configuration."""
-
-    def start(self) -> None:
-        """Start the thread."""
-        ...
-
-    def reload(self, conf: ReloadedConfiguration) -> None:
-        """Use another configuration, beginning with the next round. Any thread may call this method."""
-        ...
-
-    def stop(self) -> None:
-        """Stop the thread. If a round hangs, wait at most a few seconds for it."""
-        ...
-
-
 STOP_SECONDS: Final = 2.0
 """Maximum seconds for which a stop of a loop waits for a round that hangs."""
 
 
-class SingleThreadLoop(AgentLoop):
-    """A loop with a single thread that reads the configuration; subclasses set ``_conf`` and ``_thread``."""
+class AgentLoop:
+    """A periodic task of the agent with a thread of its own, which follows changes of the configuration.
+
+    Subclasses set ``_thread``, and ``_conf`` if they read the configuration.
+    """
 
     _conf: ReloadedConfiguration
     _thread: PeriodicTask
@@ -71,14 +58,14 @@ class SingleThreadLoop(AgentLoop):
         """Start the thread, if there is anything to do."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._thread.stop(STOP_SECONDS)
-
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Use another configuration from the next round on."""
+        """Use another configuration, beginning with the next round. Any thread may call this method."""
         self._conf = conf
         self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread. If a round hangs, wait at most a few seconds for it."""
+        self._thread.stop(STOP_SECONDS)
 
 
 class ConfigurationInForce:
@@ -110,21 +97,11 @@ class ConfigurationInForce:
             loop.reload(self.current)
 
 
-class WakeReport(Protocol):
-    """Requests a report to Placement. Any thread may call this function, which returns at once."""
+WakeReport = Callable[[], None]
+"""Requests a report to Placement. Any thread may call this function, which returns at once."""
 
-    def __call__(self) -> None:
-        """Wake the thread of reports."""
-        ...
-
-
-class TreeAddition(Protocol):
-    """Adds inventories, traits or attributes to the tree of providers that the agent reports."""
-
-    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with the additions, for the thread of reports, and for commands that show it."""
-        ...
-
+TreeAddition = Callable[[ProviderTree], ProviderTree]
+"""Adds inventories, traits or attributes to a tree of providers, for reports and for commands."""
 
 FIRST_PAUSE: Final = 1.0
 """Seconds of the pause after the first failed report, before the pause is varied at random."""

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from compute_agent.drivers.base import RunningGuests
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
-from compute_agent.loops.base import STOP_SECONDS, AgentLoop, ConfigurationInForce, ReloadedConfiguration
+from compute_agent.loops.base import AgentLoop, ConfigurationInForce, ReloadedConfiguration
 from compute_agent.loops.end_reader import EndReader
 from compute_agent.loops.note_files import EndStore
 from compute_agent.model.messages import named_few
@@ -106,7 +106,8 @@ class EvictionWithdrawnError(Exception):
 class ClaimEnds(AgentLoop):
     """Acts at the ends of guests' claims. The thread of reports reads these claims.
 
-    Any thread may call :meth:`overdue_guests`.
+    The next run of the agent continues evictions that are under way at a stop. Any thread may call
+    :meth:`overdue_guests`.
     """
 
     def __init__(
@@ -167,17 +168,9 @@ class ClaimEnds(AgentLoop):
 
     # Methods for other threads
 
-    def start(self) -> None:
-        """Start the thread, if any claim has an end time."""
-        self._thread.start()
-
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Use another configuration at once."""
         self._thread.wake()
-
-    def stop(self) -> None:
-        """Stop the thread. The next run of the agent continues evictions that are under way."""
-        self._thread.stop(STOP_SECONDS)
 
     def is_needed(self) -> bool:
         """Whether any claim has an end time, or any eviction is under way."""

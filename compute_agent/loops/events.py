@@ -16,7 +16,7 @@ from compute_agent.drivers.base import MemoryTuning, OomKill
 from compute_agent.events.event import AgentEvent, EventKind, EventRecorder
 from compute_agent.events.store import FILE, EventStore
 from compute_agent.host import kernel_files
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.base import AgentLoop, ReloadedConfiguration
 from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
 
 LOG = logging.getLogger(__name__)
@@ -36,8 +36,8 @@ EVENTS_THREAD: Final = ThreadSpec(
 )
 
 
-class EventLog:
-    """Queues events without waiting, and writes them in a thread.
+class EventLog(AgentLoop):
+    """Queues events without waiting, and writes them in a thread, which writes queued events before it stops.
 
     If writes fail for long, some events are lost.
     """
@@ -75,17 +75,9 @@ class EventLog:
                 self._lost.inc()
         self._thread.wake()
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Use another configuration's limits on stored events, from the next event on."""
         self._store.max_events, self._store.max_bytes = _store_limits(conf.options)
-
-    def stop(self, timeout: float = 2.0) -> None:
-        """Write queued events, and stop. If the disk hangs, wait at most ``timeout`` seconds for it."""
-        self._thread.stop(timeout)
 
     def flush(self) -> None:
         """Write queued events; events that cannot be written stay in the queue."""
@@ -170,7 +162,7 @@ OOM_THREAD: Final = ThreadSpec(
 )
 
 
-class OomEvents:
+class OomEvents(AgentLoop):
     """Logs, counts, records and lists processes of guests that the kernel killed for lack of memory."""
 
     def __init__(
@@ -201,17 +193,6 @@ class OomEvents:
                 LOG, "The agent cannot tell whether the kernel killed guests because memory was short"
             ),
         )
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._thread.stop(_PAUSE)
-
-    def reload(self, conf: ReloadedConfiguration) -> None:
-        """Do nothing: no option changes this loop."""
 
     def list_rows(self) -> list[dict[str, Any]]:
         """Rows for ``status`` with the last kills, the oldest first."""

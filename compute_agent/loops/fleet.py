@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from oslo_config import cfg
 from prometheus_client import CollectorRegistry, Gauge
@@ -32,7 +32,7 @@ from compute_agent.fleet.guests import OPTIONS, ByGuest, GuestSettingsPlan, pars
 from compute_agent.fleet.revision import FleetError, FleetRevision, SourceError
 from compute_agent.inventory.attributes import FLEET_GENERATION, FLEET_GROUP, FLEET_TROUBLE
 from compute_agent.inventory.provider_tree import ProviderTree
-from compute_agent.loops.base import STOP_SECONDS, ReloadedConfiguration, WakeReport
+from compute_agent.loops.base import AgentLoop, ReloadedConfiguration, WakeReport
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures
@@ -43,23 +43,11 @@ FILE: Final = "fleet-guests.json"
 """Name of the file in the state folder that records the settings of guests that the fleet has set."""
 
 
-class GuestSetter(Protocol):
-    """Changes settings of running guests."""
+GuestSetter = Callable[[str, Mapping[str, Any], Collection[str]], str]
+"""Sets and unsets settings of the guest with a uuid; returns the reason of a failure, or ``""``."""
 
-    def __call__(self, guest: str, values: Mapping[str, Any], unset: Collection[str] = (), /) -> str:
-        """Set and unset settings of the guest with this uuid; return the reason of a failure, or ``""``."""
-        ...
-
-
-class GuestApplier(Protocol):
-    """Applies the settings of single guests that a revision of the fleet's settings contains."""
-
-    def __call__(self, revision: Path) -> list[str]:
-        """Apply the revision in a file; return a sentence about each setting that was not applied.
-
-        :raises FleetError: the record of applied settings cannot be read or written.
-        """
-        ...
+GuestApplier = Callable[[Path], list[str]]
+"""Applies the settings of single guests in the file of a revision; see :meth:`FleetGuests.bring_about`."""
 
 
 class FleetGuests:
@@ -168,7 +156,7 @@ FLEET_THREAD: Final = ThreadSpec(
 )
 
 
-class FleetLoop:
+class FleetLoop(AgentLoop):
     """Follows the source of the fleet's settings, and reports whether this host has these settings.
 
     :param check: checks whether the host can work with a configuration.
@@ -184,7 +172,7 @@ class FleetLoop:
         changed: WakeReport = lambda: None,
         bring_about: GuestApplier = lambda revision: [],
     ) -> None:
-        self._conf = conf
+        self._options = conf
         self._check = check
         self._changed = changed
         self._bring_about = bring_about
@@ -214,22 +202,14 @@ class FleetLoop:
         for reason in FleetTrouble:
             trouble.labels(reason).set_function(partial(self._is_troubled, reason))
 
-    def start(self) -> None:
-        """Start the thread, which reads the source at once."""
-        self._thread.start()
-
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Use another configuration, which can contain another revision, and read the source at once."""
-        self._conf = conf.options
+        self._options = conf.options
         state = _state_of(conf.options)
         with self._changing:
             # The text about trouble stays until the next read of the source.
             self._show_state(replace(state, trouble=self._state.trouble, reasons=self._state.reasons))
         self._thread.wake()
-
-    def stop(self) -> None:
-        """Stop the thread. If the source hangs, wait at most two seconds for it."""
-        self._thread.stop(STOP_SECONDS)
 
     def status_fields(self) -> dict[str, object]:
         """The fields about the fleet in the output of ``status``."""
@@ -257,7 +237,7 @@ class FleetLoop:
 
     def follow_fleet(self) -> None:
         """Read the source once, store a new revision, and apply the revision in force to guests."""
-        conf = self._conf
+        conf = self._options
         try:
             fleet = FleetSettings.from_options(conf)
             taken = None if fleet is None else follow_source(fleet, conf, self._check)
@@ -304,7 +284,7 @@ class FleetLoop:
             self._changed()
 
     def _look_pause(self, took: float) -> float:
-        fleet = self._conf.fleet
+        fleet = self._options.fleet
         return float(fleet.interval if fleet.group else _IDLE_SECONDS)
 
 

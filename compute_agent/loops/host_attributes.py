@@ -40,27 +40,22 @@ Ways = Mapping[int, tuple[frozenset[int], int]]
 """The cache ways that a guest can fill, and the number of all ways of the cache, by id of the L3 cache."""
 
 
-class PositionReporter:
-    """Adds CPUs, cache ways and thresholds to reports; only the thread of reports uses it."""
-
-    def __init__(self, in_force: ConfigurationInForce, views: Callable[[], Iterable[GuestView]]) -> None:
-        self._in_force = in_force
-        self._views = views
-
-    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the provider tree with the attributes added to the agent's first provider."""
-        conf = self._in_force.current
-        if not conf.options.compute.report_positions or not tree.ours:
-            return tree
-        ways = ways_of(conf)
-        guests = [
-            GuestCpuMap(view.guest.uuid, view.assignment.cpus, ways.get(view.guest.uuid, {}))
-            for view in self._views()
-            if view.assignment is not None
-        ]
-        rules = conf.settings.rules.at_moment(local_moment())
-        watermarks = {one.name: acting_at(one) for one in rules.watermarks}
-        return tree.with_attributes(guest_attributes(guests, watermarks))
+def add_positions(
+    in_force: ConfigurationInForce, views: Callable[[], Iterable[GuestView]], tree: ProviderTree
+) -> ProviderTree:
+    """Return the tree with CPUs and cache ways of guests, and thresholds, on the agent's first provider."""
+    conf = in_force.current
+    if not conf.options.compute.report_positions or not tree.ours:
+        return tree
+    ways = ways_of(conf)
+    guests = [
+        GuestCpuMap(view.guest.uuid, view.assignment.cpus, ways.get(view.guest.uuid, {}))
+        for view in views()
+        if view.assignment is not None
+    ]
+    rules = conf.settings.rules.at_moment(local_moment())
+    watermarks = {one.name: acting_at(one) for one in rules.watermarks}
+    return tree.with_attributes(guest_attributes(guests, watermarks))
 
 
 def ways_of(conf: ReloadedConfiguration) -> Mapping[str, Ways]:
@@ -98,22 +93,16 @@ def acting_at(watermark: WatermarkSection) -> str:
     return f"{watermark.metric}: {', '.join(lines)}" + (" (preview)" if watermark.preview else "")
 
 
-class AgentHeartbeats:
-    """Adds the time of the agent's last heartbeat to the provider tree of a report."""
-
-    def __init__(self, in_force: ConfigurationInForce, clock: Callable[[], float] = time.time) -> None:
-        self._in_force = in_force
-        self._clock = clock
-
-    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the provider tree. If heartbeats are on, add the time to the agent's first provider."""
-        options = self._in_force.current.options.compute
-        interval = options.heartbeat_interval
-        if not interval:
-            return tree
-        reported = begin_interval(self._clock(), interval, tree.root.uuid)
-        longest = max(interval, options.update_resources_interval)
-        return tree.with_attributes(heartbeat_attributes(reported, longest))
+def add_heartbeat(
+    in_force: ConfigurationInForce, tree: ProviderTree, clock: Callable[[], float] = time.time
+) -> ProviderTree:
+    """Return the tree. If heartbeats are on, add the time of the last one to the agent's first provider."""
+    options = in_force.current.options.compute
+    if not options.heartbeat_interval:
+        return tree
+    reported = begin_interval(clock(), options.heartbeat_interval, tree.root.uuid)
+    longest = max(options.heartbeat_interval, options.update_resources_interval)
+    return tree.with_attributes(heartbeat_attributes(reported, longest))
 
 
 class NeighbourReporter:

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from compute_agent.bounded_http import AnswerRefusedError, read_address
 from compute_agent.conf.metric_source import METRIC_SOURCE
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.base import AgentLoop, ReloadedConfiguration
 from compute_agent.model.messages import printable_text
 from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
 from compute_agent.throttling.guest_command import CommandFailedError, RunningProgram, run_program
@@ -196,7 +196,7 @@ class _SourceRunner:
         return self._clock() - since > self.source.lasting_seconds
 
 
-class MetricSources(Collector):
+class MetricSources(AgentLoop, Collector):
     """Holds the configured metric sources. Only one thread may use it; any thread may call read_value()."""
 
     def __init__(

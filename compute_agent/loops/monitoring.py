@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
 from compute_agent.controllers.base import KernelController, find_controller
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.base import GuestThreads
-from compute_agent.loops.base import ConfigurationInForce, ReloadedConfiguration
+from compute_agent.loops.base import AgentLoop, ReloadedConfiguration
 from compute_agent.model.guest import Guest
 from compute_agent.monitoring.loop import MonitoringCollector, MonitoringSettings, MonitorLoop, Targets
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.readings import CacheReaderPlace, MonitoredCaches, MonitorTarget, build_targets
 from compute_agent.monitoring.samples import FILE, SampleStore
-from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.usage.snapshot import MetricSeries, UsageSnapshot
 
@@ -67,44 +66,7 @@ class MonitorTargets:
         return self._targets
 
 
-class MeasuredUsage(Protocol):
-    """The state of a loop, which has the latest snapshot of the use of guests."""
-
-    @property
-    def snapshot(self) -> UsageSnapshot | None:
-        """The latest snapshot; None before the first round."""
-        ...
-
-
-class UsageSource(Protocol):
-    """A loop that measures the use of guests, such as the loop of watermarks."""
-
-    @property
-    def status(self) -> MeasuredUsage:
-        """The state of the loop after its latest round."""
-        ...
-
-
-class MonitoredGuests:
-    """Builds the targets of monitoring from the present guests and controllers of the agent."""
-
-    def __init__(self, driver: GuestThreads, pipeline: GuestPipeline, in_force: ConfigurationInForce) -> None:
-        self._targets = MonitorTargets(driver)
-        self._pipeline = pipeline
-        self._in_force = in_force
-        self._usage: UsageSource | None = None
-
-    def use_usage(self, usage: UsageSource) -> None:
-        """Add the CPU use of guests to samples. ``usage`` measures it, and is made after this object."""
-        self._usage = usage
-
-    def __call__(self) -> tuple[MonitorTarget, ...] | None:
-        """Build the present targets; None while the targets are not known."""
-        snapshot = None if self._usage is None else self._usage.status.snapshot
-        return self._targets.build_targets(self._in_force.controllers, self._pipeline.guests(), snapshot)
-
-
-class CacheMonitoring:
+class CacheMonitoring(AgentLoop):
     """Monitors caches in a thread, offers metrics in a registry, and has a ``reader`` for watermarks."""
 
     def __init__(self, conf: ReloadedConfiguration, targets: Targets, registry: CollectorRegistry) -> None:

@@ -8,7 +8,7 @@ id back. Notes with another id have no effect.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic
@@ -76,25 +76,25 @@ EVICTIONS_FILE: Final = "evictions.json"
 
 
 class NoteFile(Generic[NoteT]):
-    """A file with notes by uuid of the guest. Only one thread at a time may use the object."""
+    """A file with notes by uuid of the guest. Only one thread at a time may use the object.
 
-    def __init__(
-        self,
-        path: Path,
-        machine: str,
-        notes_format: NoteFormat[NoteT],
-        report_loss: Callable[[Path, Exception], None],
-    ) -> None:
+    Subclasses set ``file_name``, the name in the state folder, and ``notes_format``.
+    """
+
+    file_name: str
+    notes_format: NoteFormat[NoteT]
+
+    def __init__(self, folder: Path, machine: str) -> None:
         """Read the notes. A file that cannot be used is renamed.
 
+        :param folder: the state folder.
         :param machine: the id of this host, as ``read_host_id()`` returns it.
-        :param report_loss: logs the new path of a file that cannot be used, and the error.
         :raises UnsafeFileError: perhaps another user has made the file.
         :raises OSError: the file cannot be renamed.
         """
-        self._path, self._machine, self._format = path, machine, notes_format
+        self._path, self._machine = folder / self.file_name, machine
         nothing: Mapping[str, NoteT] = {}
-        found = kept_json.load_state(path, notes_format.parse, nothing, report_loss)
+        found = kept_json.load_state(self._path, self.notes_format.parse, nothing, self.report_loss)
         self.notes: Mapping[str, NoteT]
         """The notes of this host."""
         self.foreign: Mapping[str, NoteT]
@@ -102,7 +102,11 @@ class NoteFile(Generic[NoteT]):
         self.notes, self.foreign = split_notes(found, machine)
         # The first change is written in any case, because notes of an older version of the agent lack the id
         # of this host.
-        self._saved = b"" if self.notes else notes_format.dump(self.foreign.values(), machine)
+        self._saved = b"" if self.notes else self.notes_format.dump(self.foreign.values(), machine)
+
+    def report_loss(self, path: Path, error: Exception) -> None:
+        """Log the new path of a file that cannot be used, and the error."""
+        raise NotImplementedError
 
     def keep_notes(self, notes: Mapping[str, NoteT]) -> None:
         """Store the notes. They are on disk when this method returns.
@@ -111,7 +115,7 @@ class NoteFile(Generic[NoteT]):
         """
         # If a note of another host has the uuid of a guest of this host, the note of this host replaces it.
         foreign = {uuid: note for uuid, note in self.foreign.items() if uuid not in notes}
-        content = self._format.dump([*notes.values(), *foreign.values()], self._machine)
+        content = self.notes_format.dump([*notes.values(), *foreign.values()], self._machine)
         if content != self._saved:
             write_durably(self._path, content)
         self.notes, self.foreign, self._saved = dict(notes), foreign, content
@@ -120,27 +124,31 @@ class NoteFile(Generic[NoteT]):
 class ClaimStore(NoteFile[ClaimNote]):
     """The notes about claims that the agent has made."""
 
-    def __init__(self, folder: Path, machine: str) -> None:
-        """Read the notes; see :class:`NoteFile` for the parameter and the exceptions."""
-        super().__init__(
-            folder / CLAIMS_FILE,
-            machine,
-            CLAIM_NOTES,
-            _report_lost_claims,
+    file_name, notes_format = CLAIMS_FILE, CLAIM_NOTES
+
+    def report_loss(self, path: Path, error: Exception) -> None:
+        """Log that the notes of claims are lost."""
+        LOG.error(
+            "The agent cannot use its file with the notes of claims, and has renamed it to %s: %s. The agent"
+            " does not give back the allocations that it claimed before",
+            path,
+            error,
         )
 
 
 class EndStore(NoteFile[EndNote]):
     """The notes about the end times of claims."""
 
-    def __init__(self, folder: Path, machine: str) -> None:
-        """Read the notes; see :class:`NoteFile` for the parameter and the exceptions."""
-        self._failure = ""
-        super().__init__(
-            folder / ENDS_FILE,
-            machine,
-            END_NOTES,
-            _report_lost_ends,
+    file_name, notes_format = ENDS_FILE, END_NOTES
+    _failure = ""
+
+    def report_loss(self, path: Path, error: Exception) -> None:
+        """Log that the end times of claims are lost."""
+        LOG.error(
+            "The agent cannot use its file with the end times of claims, and has renamed it to %s: %s. The"
+            " agent does not evict guests whose claims ended while no agent ran",
+            path,
+            error,
         )
 
     def keep_notes(self, notes: Mapping[str, EndNote]) -> None:
@@ -158,38 +166,13 @@ class EndStore(NoteFile[EndNote]):
 class EvictionStore(NoteFile[EvictionNote]):
     """The notes about evictions that operators have ordered."""
 
-    def __init__(self, folder: Path, machine: str) -> None:
-        """Read the notes; see :class:`NoteFile` for the parameter and the exceptions."""
-        super().__init__(
-            folder / EVICTIONS_FILE,
-            machine,
-            EVICTION_NOTES,
-            _report_lost_evictions,
+    file_name, notes_format = EVICTIONS_FILE, EVICTION_NOTES
+
+    def report_loss(self, path: Path, error: Exception) -> None:
+        """Log that the notes of evictions are lost."""
+        LOG.error(
+            "The agent cannot use its file with the notes of evictions, and has renamed it to %s: %s. The"
+            " agent does not continue the evictions that operators have ordered before",
+            path,
+            error,
         )
-
-
-def _report_lost_claims(path: Path, error: Exception) -> None:
-    LOG.error(
-        "The agent cannot use its file with the notes of claims, and has renamed it to %s: %s. The agent does"
-        " not give back the allocations that it claimed before",
-        path,
-        error,
-    )
-
-
-def _report_lost_ends(path: Path, error: Exception) -> None:
-    LOG.error(
-        "The agent cannot use its file with the end times of claims, and has renamed it to %s: %s. The agent"
-        " does not evict guests whose claims ended while no agent ran",
-        path,
-        error,
-    )
-
-
-def _report_lost_evictions(path: Path, error: Exception) -> None:
-    LOG.error(
-        "The agent cannot use its file with the notes of evictions, and has renamed it to %s: %s. The agent"
-        " does not continue the evictions that operators have ordered before",
-        path,
-        error,
-    )

@@ -30,7 +30,7 @@ from compute_agent.inventory.attributes import promise_attributes
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.isolation.decision import KERNEL_MANAGED
 from compute_agent.isolation.facts import MaskReader
-from compute_agent.loops.base import ConfigurationInForce, ReloadedConfiguration, SingleThreadLoop, WakeReport
+from compute_agent.loops.base import AgentLoop, ConfigurationInForce, ReloadedConfiguration, WakeReport
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import IsolationLevel
@@ -148,47 +148,30 @@ def read_caches(
     return CacheState(control, membership, {one.guest: one for one in demands}, present, layout)
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleDemand:
-    """The scheduling that a guest's class demands: a realtime priority, and a core scheduling group.
-
-    :ivar group: a text that names the guests that can share the guest's cores; empty for all guests.
-    """
-
-    priority: int | None = None
-    group: str = ""
-
-
-NO_DEMAND: Final = ScheduleDemand()
-
-
-def schedule_demand(controllers: Sequence[KernelController], guest: Guest) -> ScheduleDemand:
-    """Read from the controllers which realtime priority and core scheduling group a guest should have."""
-    realtime = find_controller(controllers, RealtimeController)
-    cores = find_controller(controllers, CoreCookieController)
-    return ScheduleDemand(
-        None if realtime is None else realtime.priority_of(guest),
-        "" if cores is None else cores.group_of(guest),
-    )
-
-
 def make_promises(
     view: GuestView,
-    level: IsolationLevel,
+    controllers: Sequence[KernelController],
     caches: CacheState | None,
     devices: Mapping[str, int] = MappingProxyType({}),
-    schedule: ScheduleDemand = NO_DEMAND,
 ) -> GuestPromises:
     """Collect the promises to a guest.
 
-    :param level: the isolation level that the guest was promised.
+    :param controllers: the controllers, which know the isolation and the scheduling of the guest.
     :param devices: the numbers of units of PCI devices that the guest holds, by address of the device.
     """
     guest, place = view.guest, view.assignment
+    level = isolation_level(controllers, guest.settings)
+    realtime = find_controller(controllers, RealtimeController)
+    cores = find_controller(controllers, CoreCookieController)
     group = None if caches is None else caches.group_of(guest.uuid)
     shares = {} if caches is None or group is None else caches.promises_of(guest.uuid)
     found = GuestPromises(
-        guest.uuid, guest.name, group=group, caches=shares, devices=devices, core_group=schedule.group
+        guest.uuid,
+        guest.name,
+        group=group,
+        caches=shares,
+        devices=devices,
+        core_group="" if cores is None else cores.group_of(guest),
     )
     if place is None:
         return found
@@ -203,7 +186,7 @@ def make_promises(
         quiet=is_quiet,
         alone=is_quiet and level is IsolationLevel.ALONE,
         given=place.given,
-        priority=schedule.priority if place.held_cpus else None,
+        priority=realtime.priority_of(guest) if realtime is not None and place.held_cpus else None,
     )
 
 
@@ -273,11 +256,7 @@ class PromiseVerifier:
         tree = self._pipeline.reported_tree
         promises = {
             view.guest.uuid: make_promises(
-                view,
-                self._level_of(view),
-                caches,
-                held_devices(tree, view.allocation or {}),
-                schedule_demand(conf.controllers, view.guest),
+                view, conf.controllers, caches, held_devices(tree, view.allocation or {})
             )
             for view in views
         }
@@ -294,9 +273,6 @@ class PromiseVerifier:
         facts = HostFacts(host_state.topology, found, cards=cards, refused=refused)
         facts = self._with_host(facts, promises.values(), guests)
         return judge_promises(promises.values(), facts)
-
-    def _level_of(self, view: GuestView) -> IsolationLevel:
-        return isolation_level(self._in_force.controllers, view.guest.settings)
 
     def _read_guest(
         self, guest: Guest, promise: GuestPromises | None, caches: CacheState | None, with_cookies: bool
@@ -390,7 +366,7 @@ PROMISES_THREAD: Final = ThreadSpec(
 )
 
 
-class PromiseWatch(SingleThreadLoop):
+class PromiseWatch(AgentLoop):
     """Verifies all promises at an interval, and reports broken promises."""
 
     def __init__(

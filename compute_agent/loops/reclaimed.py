@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from compute_agent.events.event import EventRecorder
 from compute_agent.inventory.memory import reclaimable_cpus, with_offers
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops import collectors, offers
-from compute_agent.loops.base import ReloadedConfiguration, WakeReport
+from compute_agent.loops.base import AgentLoop, ReloadedConfiguration, WakeReport
 from compute_agent.loops.collectors import CollectorLoops
 from compute_agent.loops.offers import (
     ACT,
@@ -28,7 +27,7 @@ from compute_agent.loops.offers import (
     ReclaimGauges,
     StolenTime,
 )
-from compute_agent.loops.usage import HostUseReader, MemoryReader, has_memory_of_rest, lives_on_rest
+from compute_agent.loops.usage import UseReader, has_memory_of_rest, lives_on_rest
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
@@ -61,42 +60,7 @@ guests. This metric does not have that order.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ReclaimSettings:
-    """The options of ``[capacity]``.
-
-    :ivar mode: whether offers of unused capacity are off, previewed or reported (act).
-    :ivar limits: the parameters of the estimate of unused capacity.
-    :ivar steal: whether withholding VCPU for steal time is off, previewed or reported (act).
-    :ivar collectors: the names of the collectors, which are measurements by installed packages.
-    :ivar memory: whether memory that guests leave unused is offered in addition to CPUs.
-    """
-
-    mode: str
-    limits: EstimateLimits
-    steal: str
-    collectors: tuple[str, ...]
-    memory: bool = False
-
-    @classmethod
-    def from_options(cls, options: cfg.ConfigOpts) -> ReclaimSettings:
-        """Read the settings from the options of a configuration."""
-        found = options.capacity
-        return cls(
-            found.mode,
-            EstimateLimits(found.sigma, found.percentile, found.margin, found.burst),
-            found.steal,
-            tuple(found.collectors),
-            found.memory,
-        )
-
-    @property
-    def is_off(self) -> bool:
-        """Whether all options are off, so that nothing has to be measured."""
-        return self.mode == OFF and self.steal == OFF and not self.collectors
-
-
-class ReclaimLoop:
+class ReclaimLoop(AgentLoop):
     """Measures unused capacity each minute. An offer expires 15 minutes after the last measurement."""
 
     def __init__(
@@ -119,11 +83,9 @@ class ReclaimLoop:
         :param monotonic: returns monotonic seconds, for the time between two measurements.
         """
         self._conf = conf
-        self._settings = ReclaimSettings.from_options(conf.options)
         self._pipeline = pipeline
-        root = conf.options.host.root
-        self.cpu_reader = HostUseReader(
-            pipeline, driver, lambda: self._conf.settings.classes, root, monotonic
+        self.reader = UseReader(
+            pipeline, driver, lambda: self._conf.settings.classes, conf.options.host.root, monotonic, cold
         )
         self._changed = changed
         self._clock = clock
@@ -132,18 +94,17 @@ class ReclaimLoop:
         cpus = ReclaimedResource(RECLAIMED_VCPU, "CPUs", "shared CPUs of the zone", folder / FILE)
         memory = ReclaimedResource(RECLAIMED_MEMORY, "MiB", "MiB of the zone", folder / MEMORY_FILE)
         self.cpus, self.memory = (ReclaimEstimator(one, recorder, gauges) for one in (cpus, memory))
-        self.memory_reader = MemoryReader(pipeline, driver, lambda: self._conf.settings.classes, root, cold)
         self.switch_estimators()
-        self._stolen = StolenTime(self._settings.steal, folder, recorder, metrics.registry)
+        self._stolen = StolenTime(self._capacity.steal, folder, recorder, metrics.registry)
         self._collectors = CollectorLoops(
-            self._settings.collectors, folder, recorder, metrics.registry, clock
+            self._capacity.collectors, folder, recorder, metrics.registry, clock
         )
         self._thread = PeriodicTask(
             CAPACITY_THREAD,
             self.run_round,
             lambda took: INTERVAL,
             self._count_failure,
-            is_needed=lambda: not self._settings.is_off,
+            is_needed=self.is_needed,
             rest=self.switch_estimators,
             keep=self.save_estimates,
         )
@@ -154,11 +115,26 @@ class ReclaimLoop:
         )
 
     @property
+    def _capacity(self) -> Any:
+        """The options of ``[capacity]``."""
+        return self._conf.options.capacity
+
+    def is_needed(self) -> bool:
+        """Whether anything has to be measured, because an option is on."""
+        capacity = self._capacity
+        return capacity.mode != OFF or capacity.steal != OFF or bool(capacity.collectors)
+
+    @property
+    def _estimate_limits(self) -> EstimateLimits:
+        capacity = self._capacity
+        return EstimateLimits(capacity.sigma, capacity.percentile, capacity.margin, capacity.burst)
+
+    @property
     def _active_estimators(self) -> tuple[ReclaimEstimator, ...]:
         """The estimators that the options switch on."""
-        if self._settings.mode == OFF:
+        if self._capacity.mode == OFF:
             return ()
-        return (self.cpus, self.memory) if self._settings.memory else (self.cpus,)
+        return (self.cpus, self.memory) if self._capacity.memory else (self.cpus,)
 
     # For other threads
 
@@ -174,18 +150,14 @@ class ReclaimLoop:
 
     def use_options(self, conf: ReloadedConfiguration) -> None:
         """Use another configuration from the next round on, without starting a thread."""
-        self._conf, self._settings = conf, ReclaimSettings.from_options(conf.options)
-        self._stolen.switch_mode(self._settings.steal)
-        self._collectors.use_collectors(self._settings.collectors)
+        self._conf = conf
+        self._stolen.switch_mode(self._capacity.steal)
+        self._collectors.use_collectors(self._capacity.collectors)
 
     @property
     def is_running(self) -> bool:
         """Whether the thread of the loop runs."""
         return self._thread.is_running
-
-    def stop(self, timeout: float = 2.0) -> None:
-        """Stop the thread, and save the history; wait for a hanging round at most ``timeout`` seconds."""
-        self._thread.stop(timeout)
 
     def save_estimates(self) -> None:
         """Save the history of all estimators, and stop the collectors."""
@@ -197,7 +169,7 @@ class ReclaimLoop:
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """The tree with withheld amounts and, if ``[capacity] mode`` is act, offers from recent readings."""
         tree = self._collectors.add_to_tree(self._stolen.add_to_tree(tree))
-        if self._settings.mode != ACT:
+        if self._capacity.mode != ACT:
             return tree
         now = self._clock()
         for promises in self._active_estimators:
@@ -211,7 +183,7 @@ class ReclaimLoop:
         measurement, all offers have expired, and so cannot be too small.
         """
         found = [one for one in self._active_estimators if one.resource.name == resource_class]
-        if self._settings.mode != ACT or not found:
+        if self._capacity.mode != ACT or not found:
             return None
         offers = found[0].list_offers(self._clock())
         held = {
@@ -255,7 +227,7 @@ class ReclaimLoop:
 
     def list_rows(self, withheld: Iterable[WithheldUnits] = ()) -> list[dict[str, Any]]:
         """Rows that explain offers and withheld amounts; ``withheld`` has the amounts of the last report."""
-        tree, mode = self._pipeline.host_state.tree, self._settings.mode
+        tree, mode = self._pipeline.host_state.tree, self._capacity.mode
         rows = [
             row
             for promises in self._active_estimators or (self.cpus,)
@@ -302,24 +274,24 @@ class ReclaimLoop:
         return self._collectors.run_round(self._pipeline.host_state.tree)
 
     def _promise_memory(self) -> bool:
-        settings, now = self._settings, self._clock()
+        now = self._clock()
         if self.memory not in self._active_estimators:
             return False
-        return self.memory.take_round(self.measure_memory(now), settings.limits, settings.mode == ACT, now)
+        return self.memory.take_round(
+            self.measure_memory(now), self._estimate_limits, self._capacity.mode == ACT, now
+        )
 
     def _promise_cpus(self) -> bool:
         """Update offers of CPUs and withheld VCPU from one measurement; return whether any has changed."""
-        settings, now = self._settings, self._clock()
-        if settings.mode == OFF and settings.steal == OFF:
+        mode, now = self._capacity.mode, self._clock()
+        if mode == OFF and self._capacity.steal == OFF:
             return False
-        use = self.cpu_reader.read(now)
+        use = self.reader.read_cpus(now)
         if use is None:
             return False
         changed = self._stolen.run_round(use, self._pipeline.host_state, now)
-        if settings.mode != OFF:
-            changed |= self.cpus.take_round(
-                self.measure_cpus(use), settings.limits, settings.mode == ACT, now
-            )
+        if mode != OFF:
+            changed |= self.cpus.take_round(self.measure_cpus(use), self._estimate_limits, mode == ACT, now)
         return changed
 
     def measure_cpus(self, use: HostUse) -> Iterator[MeasuredZone]:
@@ -332,7 +304,7 @@ class ReclaimLoop:
 
     def measure_memory(self, now: float) -> Iterator[MeasuredZone]:
         """Measure the memory of each zone; ``now`` is the present time in seconds since the epoch."""
-        tree, use = self._pipeline.host_state.tree, self.memory_reader.read(now)
+        tree, use = self._pipeline.host_state.tree, self.reader.read_memory(now)
         for node in tree.providers_of(RECLAIMED_MEMORY):
             nodes = node.numa_nodes
             held = [one for one in self._pipeline.host_state.topology.numa_nodes if one.id in nodes]

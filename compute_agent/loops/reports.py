@@ -11,16 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch, allocations_read, hand_over
-from compute_agent.loops.base import ReloadedConfiguration, TreeAddition, pause
+from compute_agent.loops.base import AgentLoop, ReloadedConfiguration, TreeAddition, pause
 from compute_agent.loops.claim_ends import ClaimEnds
 from compute_agent.loops.guest_claims import GuestClaims
-from compute_agent.loops.root_watch import RootUser, RootWatch
+from compute_agent.loops.root_watch import RootWatch
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
@@ -33,22 +33,16 @@ from compute_agent.report.held_amounts import WithheldOffers
 from compute_agent.report.history import AllocationLoss, ConsumerOwner, holder_of
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.reshape import InfeasibleReshape, ReshapePlan
-from compute_agent.report.root_provider import Causes, DisableCause, RootMissingError
+from compute_agent.report.root_provider import Causes, DisableCause, RootMissingError, RootOwner
 from compute_agent.threads import PeriodicTask, ThreadSpec, WakeSignal, log_failures
 
 LOG = logging.getLogger(__name__)
 
 
-class LocationReader(Protocol):
-    """Reads the CPUs on which guests can run according to the kernel."""
-
-    def __call__(self) -> Mapping[str, CpuLocation]:
-        """Read the locations of guests, by uuid of the consumer.
-
-        :raises DriverError: the driver does not answer.
-        """
-        ...
-
+LocationReader = Callable[[], Mapping[str, CpuLocation]]
+"""Reads the CPUs on which guests can run according to the kernel, by uuid of the consumer; raises DriverError
+if the driver does not answer.
+"""
 
 DISABLE_SERVICE: Final = (
     "nova-compute owns the root provider, and removes COMPUTE_STATUS_DISABLED that another program sets;"
@@ -127,21 +121,19 @@ class ReportMetrics:
         )
 
 
-class ReportLoop:
-    """Reports the host each ``interval`` seconds, at once when it is woken, and sooner after a failure."""
+class ReportLoop(AgentLoop):
+    """Reports the host in each interval, at once when it is woken, and sooner after a failure."""
 
     def __init__(
         self,
+        conf: ReloadedConfiguration,
         reporter: HostReporter,
-        client: PlacementClient,
         pipeline: GuestPipeline,
         metrics: AgentMetrics,
-        interval: float,
-        max_pause: float,
         locate: LocationReader = dict,
         causes: Causes | None = None,
         root: RootWatch | None = None,
-        root_user: RootUser | None = None,
+        use_root: Callable[[RootOwner], None] = lambda owner: None,
         additions: Sequence[TreeAddition] = (),
         history: HistoryWatch | None = None,
         claims: ClaimWatch | None = None,
@@ -151,14 +143,13 @@ class ReportLoop:
     ) -> None:
         """Prepare the loop.
 
-        :param interval: the usual time between two reports to Placement, in seconds.
-        :param max_pause: maximum number of seconds between two reports after failures.
         :param locate: reads the CPUs on which guests can run, for reshapes.
         :param causes: the causes that can keep new guests away, each with whether it is active at the start.
         :param root: finds the root provider; None means that the root belongs to the agent.
-        :param root_user: makes the agent work below the root provider that ``root`` finds.
-        :param additions: objects that add something, such as offers, to the provider tree of each report, in
-            this order.
+        :param use_root: puts the agent's providers below the root provider that ``root`` finds. The worker
+            has the new tree when the function returns.
+        :param additions: functions that add something, such as offers, to the provider tree of each report,
+            in this order.
         :param history: decides whether guests have lost allocations, or Placement has an older copy of its
             database.
         :param claims: confirms claims that expire, or warns of them.
@@ -172,15 +163,12 @@ class ReportLoop:
         self._guest_claims = guest_claims
         self._claim_ends = claim_ends
         self._root = root
-        self._root_user = root_user
+        self._use_root = use_root
         self._reporter = reporter
-        self._client = client
+        self._conf = self._in_use = conf
         self._pipeline = pipeline
         self._metrics = ReportMetrics(metrics.registry)
-        self._interval = interval
-        self._max_pause = max_pause
         self.status = ReportStatus()
-        self._next_client: PlacementClient | None = None
         self._failures = 0
         """The number of failed reports since the last successful report."""
         self._locate = locate
@@ -202,10 +190,6 @@ class ReportLoop:
             log_failures(LOG, "The report failed"),
             signal=signal,
         )
-
-    def start(self) -> None:
-        """Start the thread, which reports at once."""
-        self._thread.start()
 
     def wake(self) -> None:
         """Request a report now. Any thread may call this method."""
@@ -246,7 +230,7 @@ class ReportLoop:
 
     def _with_additions(self, tree: ProviderTree) -> ProviderTree:
         for addition in self._additions:
-            tree = addition.add_to_tree(tree)
+            tree = addition(tree)
         return tree
 
     @property
@@ -256,17 +240,8 @@ class ReportLoop:
 
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Use another configuration's intervals and client, and report now; any thread may call it."""
-        self._interval = conf.options.compute.update_resources_interval
-        self._max_pause = conf.options.placement.report_retry_maximum
-        # A report can be under way with the present client, so the client is replaced before the next report.
-        self._next_client = conf.client
-        if self._root is not None:
-            self._root.reload(conf.options)
+        super().reload(conf)
         self.wake()
-
-    def stop(self, timeout: float = 2.0) -> None:
-        """Stop the thread. If a request hangs, wait at most ``timeout`` seconds for it."""
-        self._thread.stop(timeout)
 
     def _report_round(self) -> None:
         # The failure is counted before the report, so that an unexpected error also counts as a failure.
@@ -275,7 +250,9 @@ class ReportLoop:
             self._failures = 0
 
     def _report_pause(self, took: float) -> float:
-        seconds = pause(self._failures, self._interval, self._max_pause, random.random)
+        options = self._conf.options
+        interval, longest = options.compute.update_resources_interval, options.placement.report_retry_maximum
+        seconds = pause(self._failures, interval, longest, random.random)
         if not self._failures and (end := self.claims.first_end) is not None:
             # When a claim expires, Placement can give its amounts to another guest. The agent refuses that
             # guest until a report has read the new allocations.
@@ -350,12 +327,15 @@ class ReportLoop:
                 # The event is set after a failure, too, so that nothing waits for Placement for ever.
                 self._has_tried.set()
 
+    @property
+    def _client(self) -> PlacementClient:
+        return self._in_use.client
+
     def _take_client(self) -> None:
         # This method is called only between two reports, so that each report uses a single client.
-        if (client := self._next_client) is not None:
-            self._next_client = None
-            self._client = client
-            self._reporter.use_client(client)
+        if self._conf is not self._in_use:
+            self._in_use = self._conf
+            self._reporter.use_client(self._client)
 
     def _report_once(self) -> bool:
         self._take_client()
@@ -425,8 +405,8 @@ class ReportLoop:
             return
         before = self._pipeline.host_state.tree
         owner = self._root.follow_root(self._client, self._reporter, self._pipeline.host_state)
-        if owner is not None and self._root_user is not None:
-            self._root_user.use_root(owner)
+        if owner is not None:
+            self._use_root(owner)
         if self._derived is None and before == self._tree_at_start:
             # A root that is found before the first report belongs to the start, at which the agent can
             # reshape.
@@ -441,26 +421,6 @@ class ReportLoop:
         self._metrics.last_report.set_to_current_time()
         self._metrics.reports.labels("waiting").inc()
         self.status = replace(self.status, up=True, last_error="", away=False, refusals=(), waiting=reason)
-
-    @property
-    def unclaimed_guests(self) -> Mapping[str, str]:
-        """The reasons why the agent has no claim for guests without an allocation, by uuid of the guest."""
-        return {} if self._guest_claims is None else self._guest_claims.refusal_reasons()
-
-    @property
-    def foreign_claims(self) -> list[str]:
-        """The guests with notes of claims of another host, in words."""
-        return [] if self._guest_claims is None else self._guest_claims.foreign_claims()
-
-    @property
-    def overdue_guests(self) -> Mapping[str, str]:
-        """Texts that say what to do about guests that still run after the ends of their claims, by uuid."""
-        return {} if self._claim_ends is None else self._claim_ends.overdue_guests()
-
-    @property
-    def claimed_guests(self) -> frozenset[str]:
-        """The uuids of guests with a claim of the agent, whether they run or not."""
-        return frozenset() if self._guest_claims is None else self._guest_claims.claimed_guests()
 
     def _grant_switches(self) -> None:
         """Set or remove the trait in Placement that keeps new guests away.

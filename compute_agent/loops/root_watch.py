@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from oslo_config import cfg
 
@@ -28,29 +27,6 @@ from compute_agent.report.root_provider import (
 LOG = logging.getLogger(__name__)
 
 
-class NovaRootStore(Protocol):
-    """Stores which root provider of nova-compute the agent puts its providers below."""
-
-    def keep_nova_root(self, root: NovaRoot | None) -> None:
-        """Store the root; None means the agent's own root. The data is on disk when this method returns.
-
-        :raises OSError: the root cannot be written.
-        """
-        ...
-
-
-class RootUser(Protocol):
-    """Makes the whole agent put its providers below another root provider."""
-
-    def use_root(self, owner: RootOwner) -> None:
-        """Put the agent's providers below the owner's root. The worker has the new tree afterwards.
-
-        :raises ConfigError: the configuration cannot be used with this root.
-        :raises TimeoutError: the worker does not answer in time.
-        """
-        ...
-
-
 HypervisorName = Callable[[], str]
 """Returns the name of this host according to its hypervisor; empty until the hypervisor has answered."""
 
@@ -64,19 +40,21 @@ class RootWatch:
         own: str,
         last: NovaRoot | None,
         decided: bool,
-        store: NovaRootStore,
+        keep_root: Callable[[NovaRoot | None], None],
     ) -> None:
         """Begin with the known roots: the agent's own, and the root of nova-compute that was used last.
 
         :param own: the uuid of the root provider that the agent makes if there is no nova-compute.
-        :param last: the root of nova-compute that was saved last in ``store``.
+        :param last: the root of nova-compute that was stored last.
         :param decided: whether the agent has already reported a root of its own.
+        :param keep_root: stores the root of nova-compute; None means the agent's own root. The data is on
+            disk when the function returns.
         """
         self._options = options
         self._own = own
         self._last = last
         self._decided = decided
-        self._store = store
+        self._keep_root = keep_root
         self._contested = False
         self._hypervisor: HypervisorName | None = None
 
@@ -178,7 +156,7 @@ class RootWatch:
 
     def _remember_root(self, root: NovaRoot | None) -> None:
         if root != self._last:
-            self._store.keep_nova_root(root)
+            self._keep_root(root)
             self._last = root
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from compute_agent.drivers.base import GuestThreads
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.base import AgentLoop, ReloadedConfiguration
 from compute_agent.monitoring.readings import MonitoredCaches
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.threads import PeriodicTask, ThreadSpec
@@ -81,7 +81,7 @@ class WatermarkStatus:
     streaks: Streaks = field(default_factory=dict)
 
 
-class WatermarkLoop:
+class WatermarkLoop(AgentLoop):
     """Runs rounds of watermarks while a watermark is configured or a limit of watermarks is in force."""
 
     def __init__(
@@ -144,10 +144,6 @@ class WatermarkLoop:
 
     # Methods for other threads
 
-    def start(self) -> None:
-        """Start the thread, if a round is needed."""
-        self._thread.start()
-
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Use another configuration from the next round on.
 
@@ -166,12 +162,9 @@ class WatermarkLoop:
         self._evictions.use_settings(conf.settings, conf.client)
         self._settings = conf.settings
 
-    def stop(self, timeout: float = 2.0) -> None:
-        """Stop the thread. If a round hangs, wait at most ``timeout`` seconds for it.
-
-        Limits stay in force, and the next run of the agent continues the evictions.
-        """
-        self._thread.stop(timeout)
+    def stop(self) -> None:
+        """Stop the thread. Limits stay in force, and the next run of the agent continues the evictions."""
+        super().stop()
         self._evictions.end_waiting()
 
     @property
@@ -261,8 +254,11 @@ class WatermarkLoop:
         self._latest = (snapshot, self._trigger.all_streaks, self._guests)
 
 
-class InterferenceLoop:
-    """Runs rounds of interference while watches are configured, or limits of interference are in force."""
+class InterferenceLoop(AgentLoop):
+    """Runs rounds of interference while watches are configured, or limits of interference are in force.
+
+    A stop saves the state. Limits stay in force for the next run of the agent.
+    """
 
     def __init__(
         self,
@@ -312,22 +308,11 @@ class InterferenceLoop:
 
     # Methods for other threads
 
-    def start(self) -> None:
-        """Start the thread, if a round is needed."""
-        self._thread.start()
-
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Use the watches of another configuration from the next round on."""
         self._conf = conf
         self._renew_allotments()
         self.start()
-
-    def stop(self, timeout: float = 2.0) -> None:
-        """Stop the thread, and save the state. If a round hangs, wait at most ``timeout`` seconds for it.
-
-        Limits stay in force for the next run of the agent.
-        """
-        self._thread.stop(timeout)
 
     def list_rows(self) -> list[dict[str, Any]]:
         """Rows with the open cases and the remembered pairs, for commands."""

@@ -1,4 +1,9 @@
-"""Measures the CPU and memory use of host and guests, for load-aware placement and reclaimed capacity."""
+"""Measures the CPU and memory use of host and guests, and finds cold memory.
+
+Load-aware placement uses the CPU use by hour of the week, and reclaimed capacity the use of CPUs and memory.
+Cold memory is memory that guests do not need; ``[capacity] memory`` offers it to other guests. A probe makes
+the kernel reclaim a little memory of a guest, and checks whether the guest then waits for memory.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
 from compute_agent.classes.guest_classes import QosClasses
 from compute_agent.drivers.base import GuestThreads
+from compute_agent.drivers.memory_limits import reclaim_memory
 from compute_agent.host.memory import NODE_FOLDER
 from compute_agent.host.proc_stat import busy_parts, parse_cpu_times, stolen_parts
 from compute_agent.kept_json import KeptFile
-from compute_agent.loops.base import ReloadedConfiguration, SingleThreadLoop
+from compute_agent.loops.base import AgentLoop, ReloadedConfiguration
 from compute_agent.model.guest_settings import BEST_EFFORT
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.pipeline.events import UseMeasured
@@ -24,24 +32,36 @@ from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.policy.load_profiles import LoadProfile
 from compute_agent.reclaim.zone import (
     MIB,
+    MIN_SWAP_ROOM,
+    ColdReading,
     GuestUse,
     HostUse,
+    cold_memory,
     parse_inactive_file,
     parse_node_use,
     parse_parts,
+    parse_swap_room,
     parse_swap_use,
     parse_swapped,
+    probe_size,
+    track_calm,
     used_part,
 )
 from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
-from compute_agent.usage.rounds import MeasuredGuest, MeasuringRound, guest_cpu_use, parse_resident
+from compute_agent.usage.rounds import (
+    MeasuredGuest,
+    MeasuringRound,
+    guest_cpu_use,
+    parse_resident,
+    pressure_share,
+)
 from compute_agent.usage.subjects import SubjectFactory
 from compute_agent.usage.week_uses import FILE, USES_FORMAT, WeekUses, known_profiles
 
 LOG = logging.getLogger(__name__)
 
 # The pause is much shorter than [policy] load_minutes, so that a mean has many values.
-_PAUSE: Final = 15.0
+_USE_PAUSE: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +95,14 @@ def smooth_averages(
 
 CPU_USE_THREAD: Final = ThreadSpec(
     "cpu-use",
-    _PAUSE,
+    _USE_PAUSE,
     "measures the CPU use of guests for ``[policy] load_aware``",
     NO_LOCK,
     "files of guests; a file of the state folder; the queue of the worker",
 )
 
 
-class CpuUse(SingleThreadLoop):
+class CpuUse(AgentLoop):
     """Reports the CPU use of guests by hour of the week to the worker while ``[policy] load_aware`` is on.
 
     If a guest was measured for less than a day, all its hours have the mean of the last ``load_minutes``.
@@ -111,7 +131,7 @@ class CpuUse(SingleThreadLoop):
         self._thread = PeriodicTask(
             CPU_USE_THREAD,
             lambda: self.measure_use(time.monotonic(), time.time()),
-            lambda took: _PAUSE,
+            lambda took: _USE_PAUSE,
             log_failures(LOG, "The CPU use of guests cannot be measured"),
         )
 
@@ -179,65 +199,67 @@ MAX_SECONDS: Final = 300.0
 """Maximum number of seconds between two readings, because a mean over a longer time hides peaks."""
 
 
-@dataclass(frozen=True, slots=True)
-class _CounterReading:
-    """One read of all counters.
+class UseReader:
+    """Measures the CPU use of the host and its guests between two reads, and their memory.
 
-    ``reclaimed`` has the uuids of the guests that held only reclaimed CPUs at that time.
+    Only one thread may use the object.
     """
-
-    round: MeasuringRound
-    reclaimed: frozenset[str]
-
-
-class HostUseReader:
-    """Measures the CPU use of the host and its guests between two reads; only one thread may use it."""
 
     def __init__(
         self,
         pipeline: GuestPipeline,
         driver: GuestThreads,
         classes: Callable[[], QosClasses],
-        root: str = "/",
-        monotonic: Callable[[], float] = time.monotonic,
+        root: str,
+        monotonic: Callable[[], float],
+        cold: Callable[[], Mapping[str, int]],
     ) -> None:
-        """``root`` is the folder that contains ``proc``. Paths of cgroups are not below ``root``."""
+        """Measure the guests of ``pipeline``.
+
+        :param root: the folder that contains ``proc`` and ``sys``. Paths of cgroups are not below it.
+        :param cold: returns, by uuid of the guest, the bytes of swap that do not count, because the guest
+            does not use them any more.
+        """
+        self._cold = cold
         self._pipeline = pipeline
         self._subjects = SubjectFactory(driver)
         self._classes = classes
         self._root = root
         self._monotonic = monotonic
-        self._before: _CounterReading | None = None
+        self._before: MeasuringRound | None = None
+        self._reclaimed: frozenset[str] = frozenset()
+        """The uuids of the guests that held only reclaimed CPUs at the last read of CPUs."""
 
-    def read(self, wall: float) -> HostUse | None:
+    def _begin_round(self) -> tuple[Sequence[GuestView], MeasuringRound]:
+        views = self._pipeline.guest_views()
+        subjects = self._subjects.build_subjects(views, self._classes())
+        return views, MeasuringRound(self._monotonic(), self._root, subjects)
+
+    def read_cpus(self, wall: float) -> HostUse | None:
         """Measure the use since the last read; return None at the first read, or if the last one is too old.
 
         :param wall: the present time in seconds since the epoch.
         """
-        views = self._pipeline.guest_views()
-        now = MeasuringRound(
-            self._monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
-        )
+        views, now = self._begin_round()
         path = f"{now.root}/proc/stat"
-        last = self._before
-        before = None if last is None else last.round
+        before, reclaimed_before = self._before, self._reclaimed
         cores = guest_cpu_use(now, before)
         times = now.parse_file(path, parse_cpu_times)
         now.close()
         reclaimed = frozenset(view.guest.uuid for view in views if lives_on_rest(view))
-        self._before = _CounterReading(now, reclaimed)
+        self._before, self._reclaimed = now, reclaimed
         # The round of the last read is closed, but still has the parsed file.
         first = None if before is None else before.parse_file(path, parse_cpu_times)
-        if last is None or times is None or first is None or now.time - last.round.time > MAX_SECONDS:
+        if before is None or times is None or first is None or now.time - before.time > MAX_SECONDS:
             return None
         measured = set(cores)
-        gone = {subject.facts.uuid for subject in last.round.subjects} - measured
+        gone = {subject.facts.uuid for subject in before.subjects} - measured
         return HostUse(
             wall,
             busy_parts(first, times),
             tuple(self._guest_uses(views, cores, reclaimed)),
             left=bool(gone),
-            reclaimed_left=bool(gone & last.reclaimed),
+            reclaimed_left=bool(gone & reclaimed_before),
             stolen=stolen_parts(first, times),
         )
 
@@ -257,71 +279,13 @@ class HostUseReader:
             for view in views
         ]
 
-
-def lives_on_rest(view: GuestView) -> bool:
-    """Whether a best-effort guest holds only reclaimed CPUs: neither VCPU nor PCPU."""
-    return holds_of_rest_alone(view, RECLAIMED_VCPU, {"VCPU", "PCPU"})
-
-
-def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
-    """Whether a best-effort guest holds the reclaimed class ``rest``, and no class in ``own``."""
-    held = {
-        name for amounts in (view.allocation or {}).values() for name, amount in amounts.items() if amount
-    }
-    return view.guest.settings.qos_class == BEST_EFFORT and rest in held and held.isdisjoint(own)
-
-
-@dataclass(frozen=True, slots=True)
-class _MemoryHeld:
-    """The memory that a guest uses.
-
-    :ivar mib: the memory of the host that the guest uses, in MiB; None if unknown.
-    :ivar swapped: the part of the guest's memory that is in swap, in MiB.
-    :ivar parts: the share of the guest's memory on each NUMA node, from 0 to 1.
-    """
-
-    mib: float | None = None
-    swapped: float = 0.0
-    parts: Mapping[int, float] = field(default_factory=dict)
-
-    def without_cold(self, mib: float) -> _MemoryHeld:
-        """A copy that leaves out ``mib`` MiB of swap, because the guest does not use that memory any more."""
-        return replace(self, swapped=max(0.0, self.swapped - mib)) if mib else self
-
-
-class MemoryReader:
-    """Measures the memory use of the host and its guests. Only one thread may use this object."""
-
-    def __init__(
-        self,
-        pipeline: GuestPipeline,
-        driver: GuestThreads,
-        classes: Callable[[], QosClasses],
-        root: str = "/",
-        cold: Callable[[], Mapping[str, int]] = dict,
-    ) -> None:
-        """Read the memory of the guests of ``pipeline``.
-
-        :param root: the folder that contains ``proc`` and ``sys``. Paths of cgroups are not below it.
-        :param cold: returns, by uuid of the guest, the bytes of swap that do not count, because the guest
-            does not use them any more.
-        """
-        self._cold = cold
-        self._pipeline = pipeline
-        self._subjects = SubjectFactory(driver)
-        self._classes = classes
-        self._root = root
-
-    def read(self, wall: float) -> HostUse:
+    def read_memory(self, wall: float) -> HostUse:
         """Measure the used memory by NUMA node, in MiB. A node without a readable ``meminfo`` is left out.
 
         :param wall: the present time in seconds since the epoch.
         """
-        views = self._pipeline.guest_views()
+        views, now = self._begin_round()
         nodes = [node.id for node in self._pipeline.host_state.topology.numa_nodes]
-        now = MeasuringRound(
-            time.monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
-        )
         # The guests are listed before the host is read, and read after it. A guest that ends in between has
         # an unknown use, which makes the whole reading unknown. If the guests were listed after the host was
         # read, the memory of this guest would count as memory of no guest.
@@ -363,6 +327,37 @@ class MemoryReader:
         return GuestUse(view.guest.uuid, entitlement, mems or nodes, mib, of_rest, parts), held.swapped
 
 
+def lives_on_rest(view: GuestView) -> bool:
+    """Whether a best-effort guest holds only reclaimed CPUs: neither VCPU nor PCPU."""
+    return holds_of_rest_alone(view, RECLAIMED_VCPU, {"VCPU", "PCPU"})
+
+
+def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
+    """Whether a best-effort guest holds the reclaimed class ``rest``, and no class in ``own``."""
+    held = {
+        name for amounts in (view.allocation or {}).values() for name, amount in amounts.items() if amount
+    }
+    return view.guest.settings.qos_class == BEST_EFFORT and rest in held and held.isdisjoint(own)
+
+
+@dataclass(frozen=True, slots=True)
+class _MemoryHeld:
+    """The memory that a guest uses.
+
+    :ivar mib: the memory of the host that the guest uses, in MiB; None if unknown.
+    :ivar swapped: the part of the guest's memory that is in swap, in MiB.
+    :ivar parts: the share of the guest's memory on each NUMA node, from 0 to 1.
+    """
+
+    mib: float | None = None
+    swapped: float = 0.0
+    parts: Mapping[int, float] = field(default_factory=dict)
+
+    def without_cold(self, mib: float) -> _MemoryHeld:
+        """A copy that leaves out ``mib`` MiB of swap, because the guest does not use that memory any more."""
+        return replace(self, swapped=max(0.0, self.swapped - mib)) if mib else self
+
+
 def _with_swapped(
     used: Mapping[int, float], swapped: float, guests: Sequence[tuple[GuestUse, float]]
 ) -> dict[int, float]:
@@ -401,3 +396,136 @@ def _held_by(now: MeasuringRound, subject: MeasuredGuest, swaps: bool) -> _Memor
         return _MemoryHeld()
     status = (now.parse_file(f"{now.root}/proc/{pid}/status", parse_swapped) for pid in subject.pids if swaps)
     return _MemoryHeld(sum(known) / MIB, sum(one or 0 for one in status) / MIB)
+
+
+# Senpai, a program of Meta for the same purpose, has the same pause. During the pause, a guest that needs the
+# memory that the last probe has reclaimed begins to wait for it.
+COLD_PAUSE: Final = 6.0
+"""Seconds between two rounds."""
+
+PROBE_SECONDS: Final = 2.0
+"""Seconds of a round after which no further guest is probed. The next round begins with the remaining
+guests.
+"""
+
+COLD_MEMORY_THREAD: Final = ThreadSpec(
+    "cold-memory",
+    COLD_PAUSE,
+    "has the kernel reclaim small parts of guests' memory, for ``[capacity] cold_memory``",
+    NO_LOCK,
+    "files of guests; the kernel reclaims memory meanwhile",
+)
+
+
+class ColdMemoryLoop(AgentLoop):
+    """Probes the guests that can be throttled, and counts the memory that each guest did not need again."""
+
+    def __init__(
+        self,
+        conf: ReloadedConfiguration,
+        pipeline: GuestPipeline,
+        driver: GuestThreads,
+        registry: CollectorRegistry,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._conf = conf
+        self._pipeline = pipeline
+        self._subjects = SubjectFactory(driver)
+        self._monotonic = monotonic
+        self._before: MeasuringRound | None = None
+        self._since: Mapping[str, float] = {}
+        self._cold: Mapping[str, int] = {}
+        self._probed: dict[str, float] = {}
+        """The time of the last probe of each guest, in monotonic seconds."""
+        self._refused: set[str] = set()
+        """The guests for which the kernel has refused to reclaim memory; each guest is logged once."""
+        self._gauge = Gauge(
+            "compute_agent_cold_memory_bytes",
+            "Memory in swap of the guests that have not waited for memory for ten minutes.",
+            registry=registry,
+        )
+        self._reclaimed = Counter(
+            "compute_agent_cold_memory_reclaimed_bytes",
+            "Memory of guests that the search for cold memory has moved to swap.",
+            registry=registry,
+        )
+        self._thread = PeriodicTask(
+            COLD_MEMORY_THREAD,
+            self.run_round,
+            lambda took: COLD_PAUSE,
+            log_failures(LOG, "Guests cannot be probed for cold memory"),
+            is_needed=lambda: self._conf.options.capacity.cold_memory,
+            rest=self._forget_all,
+        )
+
+    @property
+    def cold_memory(self) -> Mapping[str, int]:
+        """The bytes of cold memory by uuid of the guest. Any thread may read this value."""
+        return self._cold
+
+    def run_round(self) -> None:
+        """Measure all guests, and reclaim some memory of each guest that does not wait for memory."""
+        now = self._monotonic()
+        root, limit = self._conf.options.host.root, self._conf.options.capacity.cold_pressure
+        views = self._pipeline.guest_views()
+        subjects = self._subjects.build_subjects(views, self._conf.settings.classes)
+        this = MeasuringRound(now, root, subjects)
+        readings, groups = {}, {}
+        for view, subject in zip(views, subjects, strict=True):
+            # A guest on reclaimed memory is not probed, because its memory was offered before and cannot be
+            # offered again.
+            if subject.facts.protected or not subject.cgroup or has_memory_of_rest(view):
+                continue
+            reading = _read_guest(subject.cgroup, this, self._before)
+            if reading is not None:
+                readings[subject.facts.uuid], groups[subject.facts.uuid] = reading, subject.cgroup
+        room = this.parse_file(f"{root}/proc/meminfo", parse_swap_room) or 0.0
+        this.close()
+        self._before = this
+        self._since = track_calm(self._since, readings, limit, now)
+        self._cold = cold_memory(self._since, readings, now)
+        self._gauge.set(sum(self._cold.values()))
+        self._probed = {uuid: self._probed.get(uuid, 0.0) for uuid in readings}
+        self._refused &= readings.keys()
+        if room >= MIN_SWAP_ROOM:
+            self._probe_guests(groups, {uuid: probe_size(one, limit) for uuid, one in readings.items()}, now)
+
+    def _probe_guests(self, groups: Mapping[str, str], sizes: Mapping[str, int], now: float) -> None:
+        for uuid in sorted(sizes, key=lambda uuid: (self._probed[uuid], uuid)):
+            left = now + PROBE_SECONDS - self._monotonic()
+            if left <= 0:
+                break
+            if sizes[uuid]:
+                self._probed[uuid] = now
+                try:
+                    done = reclaim_memory(groups[uuid], sizes[uuid], left, self._monotonic)
+                except OSError as error:
+                    self._log_refusal(uuid, error)
+                else:
+                    self._reclaimed.inc(done)
+
+    def _log_refusal(self, uuid: str, error: OSError) -> None:
+        if uuid not in self._refused:
+            self._refused.add(uuid)
+            LOG.warning(
+                "The kernel does not reclaim memory of guest %s, so its cold memory is not found: %s;"
+                " memory.reclaim needs Linux 5.19",
+                uuid,
+                error,
+            )
+
+    def _forget_all(self) -> None:
+        self._before, self._since, self._cold = None, {}, {}
+        self._probed, self._refused = {}, set()
+        self._gauge.set(0)
+
+
+def _read_guest(group: str, now: MeasuringRound, before: MeasuringRound | None) -> ColdReading | None:
+    used = now.parse_file(f"{group}/memory.current", int)
+    if used is None:
+        return None
+    return ColdReading(
+        used,
+        now.parse_file(f"{group}/memory.swap.current", int) or 0,
+        pressure_share(f"{group}/memory.pressure", now, before),
+    )

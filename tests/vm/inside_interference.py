@@ -79,7 +79,7 @@ class Fast(service.HostAgent):
         super().__init__(lambda: agent_conf.load([], [str(FOLDER / "agent.ini")]))
         triggers.INTERVAL = PAUSE
         self._rounds = 0
-        loop = self.loop = self._parts.interference
+        loop = self.loop = self.parts.interference
         loop._clock = lambda: self._rounds * ROUND_SECONDS
         self._read, loop._reader.read_guests = loop._reader.read_guests, self._sample
 

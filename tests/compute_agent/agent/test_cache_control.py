@@ -7,16 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.reference import ReferenceMissing
 from compute_agent.agent.protocol import RequestError
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import LimitGuest, ReconcileGuests
 from compute_agent.pipeline.guest_settings import FILE_NAME, ManualSettings
 from compute_agent.report.answers import ConflictError
+from compute_agent.report.client import PlacementClient
 from compute_agent.resctrl.groups import read_groups, read_tasks
 from tests.compute_agent.agent.cache_agent import CacheAgent, uid
-from tests.compute_agent.builders import read_metric
+from tests.compute_agent.builders import load_options, read_metric
 from tests.compute_agent.cmd.agents import run_here
+from tests.compute_agent.servers import running
 
 pytestmark = pytest.mark.slow
 
@@ -361,3 +364,28 @@ def test_the_use_of_caches_is_reported_by_default(write_host, client, files):
         assert told()["neighbour.valid_until"] > told()["neighbour.measured_at"]
     finally:
         rig.close()
+
+
+@pytest.fixture
+def stock_rig(write_host, files, tmp_path):
+    folder = tmp_path / "stock"
+    folder.mkdir()
+    try:
+        with running("stock", folder) as url:
+            write = functools.partial(
+                write_host, placement=f"auth_type = admin_token\nendpoint = {url}\ntoken = admin"
+            )
+            client = PlacementClient.from_conf(load_options(write("client.ini")))
+            stock_rig = CacheAgent(write, client, files)
+            yield stock_rig
+            stock_rig.close()
+    except ReferenceMissing as error:
+        pytest.skip(f"OpenStack Placement cannot be installed: {error}")
+
+
+def test_a_claim_at_a_stock_server_becomes_a_group(stock_rig):
+    assert stock_rig.inventory(stock_rig.l3(1), "CUSTOM_LLC")["reserved"] == 2
+    stock_rig.claim_on(uid(1), {stock_rig.l3(1): {"CUSTOM_LLC": 4, "CUSTOM_MBA": 30}})
+    stock_rig.run(uid(1), name="db")
+    own = stock_rig.groups()[f"compute-agent.guest.{uid(1)}"]
+    assert (own["guests"], own["ways"]["1"], own["bandwidth_percent"]["1"]) == (["db"], 4, 30)

@@ -500,7 +500,7 @@ class TestFailures:
         )
         rig.start_again()
         assert f"does not give back its claims for guests of driver {kind.option}, because" in caplog.text
-        assert rig.agent.reports.claimed_guests == frozenset()
+        assert rig.agent.parts.guest_claims.claimed_guests() == frozenset()
 
     def test_a_copy_of_the_state_folder_gives_back_no_claim(self, rig, kind, tmp_path, caplog, monkeypatch):
         kind.start(**PINNED)

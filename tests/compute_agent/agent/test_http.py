@@ -10,8 +10,7 @@ import requests
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
-from compute_agent.agent import listeners
-from compute_agent.agent.listeners import HttpServer
+from compute_agent.agent.service import HttpServer
 from compute_agent.pipeline.metrics import AgentMetrics
 
 
@@ -30,7 +29,7 @@ def server(health):
 
 
 def get(server, path):
-    return requests.get(f"http://127.0.0.1:{server.port}{path}", timeout=10)
+    return requests.get(f"http://127.0.0.1:{server.server_port}{path}", timeout=10)
 
 
 def test_health_is_answered_and_fails_without_a_worker(server, health):
@@ -71,11 +70,11 @@ def _read_no_further(connection):
     "behave", [_say_nothing, _say_half_a_request, _go_away_in_the_middle, _read_no_further]
 )
 def test_clients_that_idle_leave_no_traceback(monkeypatch, capfd, caplog, behave):
-    monkeypatch.setattr(listeners._MetricsHandler, "timeout", 0.1)
+    monkeypatch.setattr(HttpServer, "answer_timeout", 0.1)
     more_than_buffers_take = {"status": "ok" * 10_000_000}
     server = HttpServer("127.0.0.1", 0, CollectorRegistry(), lambda: (True, more_than_buffers_take))
-    server._server.daemon_threads = False  # close() waits for such threads
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+    server.daemon_threads = False  # close() waits for such threads
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as connection:
         try:
             behave(connection)
             assert get(server, "/").status_code == 404  # the connection before this one was taken, too
@@ -89,8 +88,8 @@ def test_clients_that_idle_leave_no_traceback(monkeypatch, capfd, caplog, behave
     "said", [b"", b"GET /metrics HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: "]
 )
 def test_any_number_of_silent_clients_leaves_room_for_others(monkeypatch, server, said):
-    monkeypatch.setattr(listeners._MetricsServer, "max_connections", 3)
-    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(7)]
+    monkeypatch.setattr(HttpServer, "max_connections", 3)
+    silent = [socket.create_connection(("127.0.0.1", server.server_port), timeout=20) for _ in range(7)]
     try:
         for connection in silent:
             connection.sendall(said)
@@ -102,10 +101,10 @@ def test_any_number_of_silent_clients_leaves_room_for_others(monkeypatch, server
 
 
 def test_a_client_that_sends_byte_by_byte_is_disconnected(monkeypatch, health):
-    monkeypatch.setattr(listeners._MetricsServer, "receive_timeout", 0.3)
+    monkeypatch.setattr(HttpServer, "receive_timeout", 0.3)
     server = HttpServer("127.0.0.1", 0, CollectorRegistry(), lambda: tuple(health))
     try:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
             with contextlib.suppress(OSError):
                 for _ in range(400):
@@ -130,8 +129,8 @@ def test_an_internal_error_is_answered_and_logged(caplog):
 
 
 def test_a_port_that_is_taken_is_named(server):
-    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1 port {server.port}"):
-        HttpServer("127.0.0.1", server.port, CollectorRegistry(), lambda: (True, {}))
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1 port {server.server_port}"):
+        HttpServer("127.0.0.1", server.server_port, CollectorRegistry(), lambda: (True, {}))
 
 
 def test_every_metric_has_help_and_the_agents_prefix():

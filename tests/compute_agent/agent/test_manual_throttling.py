@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.agent.manual_throttling import OWNER, ManualThrottling
+from compute_agent.agent.operator_orders import OWNER, ManualThrottling
 from compute_agent.agent.protocol import RequestError
 from compute_agent.events.event import EventRecorder
 from compute_agent.loops import note_files

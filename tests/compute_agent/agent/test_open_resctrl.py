@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from compute_agent.agent.configured_controllers import build_controllers, open_stores
+from compute_agent.agent.configured_controllers import ControllerFactory, open_stores
 from compute_agent.agent.host_access import offered_platform, open_resctrl, resctrl_signature
 from compute_agent.classes.guest_classes import DEFAULT_CLASSES
 from compute_agent.model.cpuset import FormerValues
@@ -41,7 +41,8 @@ def mounted(tmp_path, options="rw"):
 
 def names(conf, resctrl):
     stores = open_stores(SimpleNamespace(former_values=FormerValues()), Path(conf.state_path))
-    made = build_controllers(conf, FakeDriver([0]), resctrl, HOST_STATE, stores, AgentMetrics())
+    factory = ControllerFactory(FakeDriver([0]), stores, AgentMetrics())
+    made = factory.build_controllers(conf, resctrl, HOST_STATE)
     return [controller.name for controller in made]
 
 

@@ -1,4 +1,4 @@
-"""Tests of requests and answers on the agent's UNIX socket."""
+"""Tests of the protocol of the UNIX socket, and of methods that wait for a busy worker."""
 
 import json
 import logging
@@ -10,13 +10,17 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from compute_agent.agent import protocol
+from compute_agent.agent import api, protocol
 from compute_agent.agent.api import OPEN_METHODS, ApiMethods
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, SocketServer, call_agent
+from tests.compute_agent.builders import build_guest
 from tests.waits import wait_for
 
 
@@ -198,7 +202,7 @@ with socket.socket(socket.AF_UNIX) as connection:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
 def test_another_user_of_the_sockets_group_may_read_and_not_change():
-    names = ApiMethods(None).list_methods()
+    names = ApiMethods(None, None).list_methods()
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # where others get at it
         os.chmod(folder, 0o755)
         path = Path(folder) / "s.sock"
@@ -250,7 +254,7 @@ def test_a_socket_that_another_process_listens_on_is_not_replaced(path):
 
 
 def test_a_client_that_does_not_read_the_answer_leaves_no_traceback(path, monkeypatch, caplog, capfd):
-    monkeypatch.setattr(protocol._SocketHandler, "timeout", 1.0)
+    monkeypatch.setattr(SocketServer, "answer_timeout", 1.0)
     caplog.set_level(logging.INFO)
     more_than_buffers_take = json.dumps({"method": "echo", "params": {"a": "a" * 900_000}}) + "\n"
     with socket.socket(socket.AF_UNIX) as connection:
@@ -269,3 +273,37 @@ def test_a_path_that_is_too_long_is_named(tmp_path):
     long = tmp_path / ("x" * 120)
     with pytest.raises(OSError, match=r"cannot listen on .*xxx"):
         SocketServer(long, {})
+
+
+GUEST = build_guest("11111111-0000-4000-8000-000000000001")
+
+
+@pytest.fixture
+def methods(monkeypatch: pytest.MonkeyPatch) -> api.ApiMethods:
+    """The API methods of an agent with a worker that answers no event."""
+    monkeypatch.setattr(api, "ANSWER_SECONDS", 0)
+
+    def refuse_change(params: Any) -> None:
+        raise TimeoutError
+
+    configurator = SimpleNamespace(
+        find_guest=lambda wanted: SimpleNamespace(guest=GUEST), change_guest=refuse_change
+    )
+    agent = SimpleNamespace(
+        configurator=configurator,
+        pipeline=SimpleNamespace(submit=lambda event: Future[None]()),
+        driver=SimpleNamespace(stop=lambda guest, seconds: None),
+        options=SimpleNamespace(guests=SimpleNamespace(stop_timeout=1)),
+    )
+    return api.ApiMethods(cast(Any, agent), lambda: None)
+
+
+def test_a_guest_has_ended_though_the_worker_takes_it_later(methods: api.ApiMethods) -> None:
+    assert methods.guest_stop({"guest": GUEST.uuid}) == {"uuid": GUEST.uuid, "name": GUEST.name}
+
+
+def test_settings_that_the_worker_has_no_time_for_are_an_error_of_the_request(
+    methods: api.ApiMethods,
+) -> None:
+    with pytest.raises(RequestError, match="the agent is busy"):
+        methods.guest_set({"guest": GUEST.uuid, "vcpus": 2})

@@ -13,6 +13,7 @@ import requests
 
 from compute_agent import conf as agent_conf
 from compute_agent.agent import assembly, host_access, reload
+from compute_agent.agent.documents import health_document
 from compute_agent.agent.protocol import RequestError
 from compute_agent.agent.reload import host_signature
 from compute_agent.agent.service import HostAgent
@@ -234,7 +235,7 @@ def test_a_refused_configuration_changes_nothing_and_is_shown(rig, section, line
     rig.write_ini(**{section: lines})
     rig.agent.reload()
     assert words in rig.ask("status")["config_error"]
-    assert words in rig.agent.check_health()[1]["config_error"]
+    assert words in health_document(rig.agent.parts)[1]["config_error"]
     wait_for_reload(rig, "failed", words)
     assert rig.agent.pipeline.host_state.cpu_sets == before
     rig.write_ini()
@@ -325,7 +326,7 @@ def test_health_and_metrics_over_http(write_ini, live_placement, tmp_path):
         assert "compute_agent_guests 0.0" in requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
     finally:
         agent.stop()
-    assert agent.check_health() == (False, agent.check_health()[1])
+    assert health_document(agent.parts)[0] is False
 
 
 def test_a_refused_configuration_leaves_no_lock(write_ini):

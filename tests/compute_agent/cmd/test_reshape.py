@@ -191,7 +191,7 @@ def finish(ini):
     agent = service.HostAgent(lambda: load_options(ini))
     agent.start()
     try:
-        wait_for(lambda: agent.status()["placement"] == "up")
+        wait_for(lambda: agent.reports.status.up)
     finally:
         agent.stop()
 

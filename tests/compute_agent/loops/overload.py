@@ -226,6 +226,8 @@ class Overload:
             if until is not None and until():
                 return number
             self.watermarks.run_round()
+            if until is not None:
+                time.sleep(0.01)  # evictions have threads of their own
         assert until is None, "it did not happen"
         return most
 

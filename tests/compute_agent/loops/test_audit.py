@@ -23,6 +23,7 @@ from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.reporter import HostReporter
 from tests.compute_agent.builders import hold_resources, make_pipeline
 from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.loops.configurations import reporting
 from tests.compute_agent.loops.two_nodes import ELSEWHERE, NODES, SETS, TOPOLOGY, TREE
 
 GUEST, OTHER = "22222222-0000-4000-8000-000000000001", "22222222-0000-4000-8000-000000000002"
@@ -58,7 +59,7 @@ class AuditedHost:
         self.pipeline = make_pipeline(host_state, self.driver)
         self.pipeline.start()
         reporter = HostReporter(client, {}, lambda owned: None)
-        self.loop = ReportLoop(reporter, client, self.pipeline, AgentMetrics(), 60, 300)
+        self.loop = ReportLoop(reporting(client), reporter, self.pipeline, AgentMetrics())
         client.create_provider(ELSEWHERE, "elsewhere", None)
         client.set_inventories(ELSEWHERE, {"PCPU": {"total": 8}}, 0)
         monkeypatch.setattr(audit_module, "locate_guests", lambda driver, host_state: self.locations())

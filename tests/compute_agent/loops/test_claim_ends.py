@@ -899,7 +899,7 @@ def check_history(host, steps):
     read()
     claim = placement.claims.get(WEB)
     begun = len(host.evictor.begun)
-    # A guest that was started again leaves after a pause.
-    pause = claim_ends._MAX_PAUSE
+    # A guest that was started again leaves after a pause of at most ten minutes.
+    pause = 600.0
     host.go_on(1 if claim is None else max(1.0, claim.ends_at - placement.now - 60) + pause)
     assert not is_due(claim) or len(host.evictor.begun) > begun

@@ -15,7 +15,7 @@ from compute_agent.drivers.base import ChangeKind, GuestChange, GuestFlavor
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderTree
 from compute_agent.loops import audit as audit_module
 from compute_agent.loops.arrivals import GuestEvents
-from compute_agent.loops.audit import HostAuditor, by_consumer
+from compute_agent.loops.audit import HostAuditor, locate_consumers
 from compute_agent.loops.reports import ReportLoop
 from compute_agent.model.guest import GuestMigration
 from compute_agent.model.guest_settings import GuestSettings
@@ -29,6 +29,7 @@ from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.reporter import HostReporter
 from tests.compute_agent.builders import find_view, make_pipeline, read_metric
 from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.loops.configurations import configuration, reporting
 from tests.compute_agent.loops.two_nodes import ELSEWHERE, NODES, ROOT, SETS, TOPOLOGY, TREE
 from tests.placement.builders import claim_body
 
@@ -74,7 +75,7 @@ class MigrationCloud:
         self.locate = dict
         reporter = HostReporter(self.client, saved.owned, self.state.keep_owned)
         self.loop = ReportLoop(
-            reporter, self.client, self.pipeline, self.metrics, 60, 300, lambda: self.locate()
+            reporting(self.client), reporter, self.pipeline, self.metrics, lambda: self.locate()
         )
 
     def restart(self, host_state=HOST_STATE):
@@ -121,10 +122,10 @@ class MigrationCloud:
 
     def arrive(self, kind, guest):
         """Report the start of a guest as the driver does."""
-        arrivals = GuestEvents(self.pipeline, self.client, lambda: None)
-        arrivals.start()
+        conf = configuration(client=self.client)
+        arrivals = GuestEvents(conf, self.pipeline, lambda: None)
         arrivals.report_change(GuestChange(kind, guest))
-        arrivals.stop(SECONDS)
+        arrivals.hand_over_changes()
         self.settle()
 
     def view(self, uuid=GUEST):
@@ -468,13 +469,14 @@ class TestAudit:
         assert cloud.client.get_allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 2}}
 
 
-def test_a_reshape_moves_the_allocation_of_the_migration_to_the_guests_node(cloud):
+def test_a_reshape_moves_the_allocation_of_the_migration_to_the_guests_node(cloud, monkeypatch):
     cloud.boot(held={NODES[0]: {"PCPU": 1}, NODES[1]: {"PCPU": 1}})
     cloud.give_to(MIGRATION)
     cloud.claim()
     cloud.report()
     location = CpuLocation(frozenset({1, 5}), frozenset(), 2)
-    cloud.locate = lambda: by_consumer({GUEST: location}, cloud.pipeline.guest_views())
+    monkeypatch.setattr(audit_module, "locate_guests", lambda *_: {GUEST: location})
+    cloud.locate = lambda: locate_consumers(cloud.driver, cloud.pipeline)
     flat = ProviderTree((replace(TREE.root, inventories={"PCPU": ProviderInventory(4, max_unit=4)}),))
     former = tuple(replace(node, inventories={}) for node in TREE.nodes[1:])
     cloud.pipeline.submit(HostStateChanged(replace(HOST_STATE, tree=flat, former=former))).result(SECONDS)

@@ -18,6 +18,7 @@ from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.loops.promises import PromiseVerifier, PromiseWatch, make_promises, read_caches
 from compute_agent.model.guest_settings import IsolationLevel
 from compute_agent.model.resource import CACHE_WAYS, MEMORY_BANDWIDTH, CoreScope, ThrottleControl
+from compute_agent.pipeline.events import ConfigureGuest
 from compute_agent.promises.verdict import (
     HostFacts,
     ObservedGuest,
@@ -133,9 +134,7 @@ def test_an_ended_guest_is_unknown(host):
 
 def test_a_guest_that_is_preserved_has_no_promises_and_may_break_those_of_others(host):
     host.run("b", (1, 1, 0))
-    [entry] = [each for each in host.pipeline._cache if each.guest.uuid == "b"]
-    settings = replace(entry.guest.settings, preserve=True)
-    entry.guest = host.driver.running["b"] = replace(entry.guest, settings=settings)
+    host.handle(ConfigureGuest("b", {"preserve": "true"}))
     host.move_threads("b", {1})
     assert host.verdicts() == {CPUS: (BROKEN, "guest b may run on CPUs 1")}
 
@@ -259,9 +258,7 @@ def cache_verdicts(caches, uuid):
         for one in caches.targets.values()
     ]
     state = read_caches((caches.controller,), views, caches.zones, frozenset(range(8)))
-    [promises] = [
-        make_promises(view, IsolationLevel.UNSET, state) for view in views if view.guest.uuid == uuid
-    ]
+    [promises] = [make_promises(view, (), state) for view in views if view.guest.uuid == uuid]
     threads = dict.fromkeys(caches.driver.threads[uuid], frozenset({1}))
     group = None if promises.group is None else state.facts_of(promises.group, threads)
     facts = HostFacts(TOPOLOGY, {uuid: ObservedGuest(threads=threads, group=group)})

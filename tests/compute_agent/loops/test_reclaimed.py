@@ -1,20 +1,31 @@
-"""Tests that measurements become offers of reclaimed CPUs, which are reported, logged, and outlive the
-agent.
-"""
+"""Tests of offers of unused CPUs: their amounts, their log, and their reports to Placement."""
 
 import json
 import re
 
 import pytest
 
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve_cpu_sets
+from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
+from compute_agent.inventory.memory import with_offers
 from compute_agent.loops.offers import with_kept
 from compute_agent.loops.reclaimed import oversold_capacity
+from compute_agent.loops.reports import ReportLoop
 from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.pipeline.events import GuestStopped
+from compute_agent.pipeline.host_state import HostState
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.policy import POLICIES
 from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
 from compute_agent.reclaim.offers import ZONES_FORMAT, CapacityOffer, ZoneState
+from compute_agent.report.plan import to_api
+from compute_agent.report.reporter import HostReporter
 from compute_agent.throttling.watermarks.expressions import parse_expression
 from compute_agent.usage.rounds import OversoldCapacity
+from tests.compute_agent.builders import make_pipeline
+from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.inventory.machines import machine
+from tests.compute_agent.loops import configurations
 from tests.compute_agent.loops.reclaiming import NODE, TREE, ZONE, ReclaimingHost
 
 
@@ -256,3 +267,60 @@ def test_oversold_amounts_are_summed_over_the_providers_that_lack_them():
     held = {"a": {"x": 4, "y": 1}, "b": {"x": 2}, "c": {"y": 1}}
     assert oversold_capacity({"x": 5, "y": 3}, held, 2.0) == OversoldCapacity(2.0, {"a": 8.0, "b": 4.0})
     assert oversold_capacity({}, held, 1.0) is None
+
+
+ROOT = "5b0c0000-0000-4000-8000-000000000001"
+TOPOLOGY = machine(nodes=2, cores=4)
+SETS = resolve_cpu_sets(CpuOptions(cpu_shared_set="1-3,5-7"), TOPOLOGY)
+OFFERING_TREE = derive_provider_tree(TOPOLOGY, SETS, InventorySettings(reclaimed=True), ROOT, "offering")
+ZONES = [node.uuid for node in OFFERING_TREE.providers_of(RECLAIMED_VCPU)]
+
+
+class ReclaimReporting:
+    def __init__(self, client):
+        self.client, self.offers = client, {}
+        driver = FakeDriver(TOPOLOGY.online)
+        host_state = HostState(TOPOLOGY, SETS, OFFERING_TREE, POLICIES["topology-aware"])
+        metrics = AgentMetrics()
+        pipeline = make_pipeline(host_state, driver, metrics)
+        pipeline.start()
+        self.pipeline = pipeline
+        self.reporter = HostReporter(client, {}, lambda owned: None)
+        self.loop = ReportLoop(
+            configurations.reporting(client), self.reporter, pipeline, metrics, additions=(self.add_to_tree,)
+        )
+
+    def add_to_tree(self, tree):
+        return with_offers(tree, self.offers)
+
+    def reserved(self):
+        reported = self.reporter.read_reported(ROOT)
+        return [reported[uuid].inventories[RECLAIMED_VCPU].reserved for uuid in ZONES]
+
+
+@pytest.fixture
+def reporting(client):
+    reporting = ReclaimReporting(client)
+    yield reporting
+    reporting.pipeline.stop()
+
+
+def test_reserved_follows_the_offers_and_no_other_program_can_lower_it(reporting):
+    assert reporting.loop.report_now()
+    assert reporting.reserved() == [3, 3]
+    reporting.offers = {ZONES[0]: 2}
+    assert reporting.loop.report_now()
+    assert reporting.reserved() == [1, 3]
+    sent = reporting.loop.status.sent
+    assert reporting.loop.report_now()
+    assert reporting.loop.status.sent == sent  # no write without a difference
+    reporting.offers = {}
+    assert reporting.loop.report_now()
+    assert reporting.reserved() == [3, 3]
+    assert reporting.loop.status.adjustments == ()
+    record = reporting.reporter.read_reported(ROOT)[ZONES[0]]
+    lowered = {**to_api(record.inventories[RECLAIMED_VCPU]), "reserved": 0}
+    body = {"resource_provider_generation": record.generation, "inventories": {RECLAIMED_VCPU: lowered}}
+    reporting.client.send_request("PUT", f"/resource_providers/{ZONES[0]}/inventories", body)
+    assert reporting.loop.report_now()
+    assert reporting.reserved() == [3, 3]

@@ -211,7 +211,7 @@ def test_a_violation_is_reported_in_the_next_round_after_a_failed_reading(rig, m
     rig.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2, RECLAIMED_MEMORY: 1024}}, qos_class="BE")
     rig.loop.count_blame("rest", "memory_pressure")
     with monkeypatch.context() as broken:
-        broken.setattr(rig.loop.memory_reader, "read", lambda wall: 1 / 0)
+        broken.setattr(rig.loop.reader, "read_memory", lambda wall: 1 / 0)
         with pytest.raises(ExceptionGroup):
             rig.rounds(1, a=1000)
     assert not [one for one in rig.events if one.kind == "break"]
@@ -219,12 +219,12 @@ def test_a_violation_is_reported_in_the_next_round_after_a_failed_reading(rig, m
     assert "memory_pressure" in next(one.reason for one in rig.events if one.kind == "break")
 
 
-@pytest.mark.parametrize(("broken", "whole"), [("memory_reader", "cpus"), ("cpu_reader", "memory")])
+@pytest.mark.parametrize(("broken", "whole"), [("read_memory", "cpus"), ("read_cpus", "memory")])
 def test_an_error_with_one_resource_does_not_stop_the_other(rig, monkeypatch, broken, whole):
     rig.rounds(3, a=1000)
     promises = getattr(rig.loop, whole)
     before = promises.zones[ZONE.uuid].history
-    monkeypatch.setattr(getattr(rig.loop, broken), "read", lambda wall: 1 / 0)
+    monkeypatch.setattr(rig.loop.reader, broken, lambda wall: 1 / 0)
     with pytest.raises(ExceptionGroup) as raised:
         rig.rounds(1, a=1000)
     assert [type(one) for one in raised.value.exceptions] == [ZeroDivisionError]

@@ -1,15 +1,19 @@
-"""Tests of the thread that reports to Placement, with the real service and a fake host."""
+"""Tests of reports to Placement, and of the pauses between them."""
 
+import heapq
 import json
 import logging
+import random
 import re
 import time
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.loops.base import FIRST_PAUSE, pause
 from compute_agent.loops.reports import ReportLoop, status_document
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest_settings import GuestSettings
@@ -25,7 +29,7 @@ from compute_agent.report.root_provider import DisableCause
 from tests.compute_agent.builders import hold_resources, make_pipeline, read_metric
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
-from tests.compute_agent.loops.configurations import configuration
+from tests.compute_agent.loops.configurations import reporting
 from tests.waits import wait_for
 
 TOPOLOGY = machine(nodes=2, cores=4)
@@ -61,7 +65,7 @@ class ReportingHost:
         self.reporter = HostReporter(client, {}, keep_owned)
         # The interval is so long that each report during a test has another reason.
         self.loop = ReportLoop(
-            self.reporter, client, self.pipeline, self.metrics, 3600, 300, lambda: self.locate()
+            reporting(client, 3600), self.reporter, self.pipeline, self.metrics, lambda: self.locate()
         )
 
     def run_guest(self, allocation):
@@ -289,13 +293,9 @@ def test_a_new_client_is_used_from_the_next_report_on(rig, client):
 
             return fail
 
-    options = SimpleNamespace(
-        compute=SimpleNamespace(update_resources_interval=3600.0),
-        placement=SimpleNamespace(report_retry_maximum=300.0),
-    )
-    rig.loop.reload(configuration(options, client=Gone()))
+    rig.loop.reload(reporting(Gone(), 3600))
     assert not rig.loop.report_now()
-    rig.loop.reload(configuration(options, client=client))
+    rig.loop.reload(reporting(client, 3600))
     assert rig.loop.report_now()
 
 
@@ -389,3 +389,54 @@ def test_new_guests_are_kept_away_even_where_the_tree_is_refused(rig, client):
     rig.loop.switch_scheduling(DisableCause.WATERMARK, True)
     assert not rig.loop.report_now()
     assert "COMPUTE_STATUS_DISABLED" in client.get_traits(ROOT)[0]
+
+
+HOSTS, INTERVAL, LONGEST = 5000, 60.0, 60.0
+
+
+@pytest.mark.parametrize(("drawn", "part"), [(0.0, 0.5), (1.0, 1.0)])
+def test_pauses_grow_up_to_the_longest(drawn, part):
+    pauses = [pause(failures, INTERVAL, 300, lambda: drawn) for failures in range(1, 12)]
+    assert pauses[:3] == [part * FIRST_PAUSE, part * 2 * FIRST_PAUSE, part * 4 * FIRST_PAUSE]
+    assert pauses[-1] == pause(10**6, INTERVAL, 300, lambda: drawn) == part * 300
+
+
+def test_intervals_differ_by_a_tenth_at_most_and_not_on_average():
+    rng = random.Random(1)
+    pauses = [pause(0, INTERVAL, LONGEST, rng.random) for _ in range(10_000)]
+    assert min(pauses) >= 54
+    assert max(pauses) <= 66
+    assert sum(pauses) / len(pauses) == pytest.approx(INTERVAL, rel=0.01)
+
+
+def attempts(starts, away, until, seed=1):
+    """The number of requests of all hosts in each second. The service is unavailable between two given
+    times.
+    """
+    rng, counts = random.Random(seed), Counter()
+    due = [(start, host, 0) for host, start in enumerate(starts)]
+    heapq.heapify(due)
+    while due[0][0] < until:
+        now, host, failures = heapq.heappop(due)
+        counts[int(now)] += 1
+        failures = failures + 1 if away[0] <= now < away[1] else 0
+        heapq.heappush(due, (now + pause(failures, INTERVAL, LONGEST, rng.random), host, failures))
+    return counts
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(3, 3), (60, 6), (1800, 3)])
+def test_hosts_do_not_come_back_together(seconds, most):
+    rng = random.Random(2)
+    starts = [rng.uniform(0, INTERVAL) for _ in range(HOSTS)]
+    back = 300 + seconds
+    counts = attempts(starts, (300, back), back + 600)
+    even = HOSTS / INTERVAL  # 83 in a second
+    after = [counts[second] for second in range(back, back + 600)]
+    assert max(after) < most * even
+    assert max(after[300:]) < 3 * even
+
+
+def test_hosts_that_were_started_at_once_drift_apart():
+    counts = attempts([0.0] * HOSTS, (0, 0), 3600)
+    assert counts[0] == HOSTS
+    assert max(counts[second] for second in range(3000, 3600)) < 3 * HOSTS / INTERVAL

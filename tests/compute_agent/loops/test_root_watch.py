@@ -22,9 +22,8 @@ class WatchedHost:
         self.name = ""
         self.kept: list[NovaRoot | None] = []
         self._records = records
-        store = SimpleNamespace(keep_nova_root=self.kept.append)
         options = agent_conf.load([], [str(ini)])
-        self.watch = RootWatch(options, OWN, last, last is not None, cast(Any, store))
+        self.watch = RootWatch(options, OWN, last, last is not None, self.kept.append)
         self.watch.use_hypervisor(lambda: self.name)
 
     def follow_root(self) -> None:

@@ -1,29 +1,140 @@
-"""Tests of reports of bandwidth, cache use and limits of guests to Placement, once in an interval."""
+"""Tests of attributes in reports: CPUs of guests, thresholds, heartbeats, and the use of caches."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from compute_agent.inventory.attributes import (
     CacheLoad,
+    GuestCpuMap,
     GuestLoad,
     RequestedLimit,
+    guest_attributes,
     is_ours,
     neighbour_attributes,
 )
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
+from compute_agent.loops import host_attributes
 from compute_agent.loops.base import ConfigurationInForce
-from compute_agent.loops.host_attributes import NeighbourReporter, limits_of_guests
+from compute_agent.loops.host_attributes import (
+    NeighbourReporter,
+    acting_at,
+    add_heartbeat,
+    add_positions,
+    limits_of_guests,
+)
+from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.readings import MonitorTarget
 from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions
 from compute_agent.throttling.interference.cases import InterferenceCase
+from compute_agent.throttling.watermarks.metrics import MetricRegistry
+from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkRules, WatermarkSection
+from compute_agent.throttling.watermarks.thresholds import WatermarkThreshold
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.monitoring.counting import mount
 
 ONE, TWO, THREE = (f"00000000-0000-4000-8000-{number:012}" for number in (1, 2, 3))
 ROOT = ProviderNode("host", "7f3c0d6b-2a91-4c1e-8d5b-9a6f4e2c1d03", None, attributes={"cpu_capacity": 1.0})
+BELOW = ProviderNode("host_NUMA_0", "n", "r")
+
+
+BUSY = WatermarkSection(
+    "busy",
+    "cpu_usage",
+    {
+        WatermarkAction.THROTTLE_DOWN: WatermarkThreshold(90, relative=True),
+        WatermarkAction.EVICT: WatermarkThreshold(99, relative=True),
+    },
+)
+
+
+def view(uuid, cpus):
+    assignment = None if cpus is None else CpuAssignment((frozenset(cpus),), frozenset())
+    return SimpleNamespace(guest=SimpleNamespace(uuid=uuid), assignment=assignment)
+
+
+def reported(wanted, views, *, beside=False):
+    options = SimpleNamespace(compute=SimpleNamespace(report_positions=wanted))
+    settings = SimpleNamespace(rules=WatermarkRules(MetricRegistry(), (BUSY,)))
+    conf = configuration(options, settings=settings)
+    before = ProviderTree((ROOT, BELOW), beside=beside)
+    tree = add_positions(ConfigurationInForce(conf), lambda: views, before)
+    return [dict(node.attributes or {}) for node in tree.nodes]
+
+
+def test_guests_and_watermarks_are_reported_on_the_first_provider_of_the_agent_by_option():
+    views = [view(ONE, {4, 5, 6}), view(TWO, None)]
+    wanted = {f"position.{ONE}": "cpus 4-6", "watermark.busy": "cpu_usage: evict 99%, throttle_down 90%"}
+    assert reported(False, views) == [{"cpu_capacity": 1.0}, {}]
+    assert reported(True, views) == [{"cpu_capacity": 1.0} | wanted, {}]
+    assert reported(True, views, beside=True) == [{"cpu_capacity": 1.0}, wanted]
+    assert all(map(is_ours, wanted))
+
+
+def test_ways_are_reported_by_cache(monkeypatch):
+    monkeypatch.setattr(
+        host_attributes, "ways_of", lambda conf: {ONE: {1: (frozenset({8, 9}), 12), 0: (frozenset(), 12)}}
+    )
+    (root, _) = reported(True, [view(ONE, {4})])
+    assert root[f"position.{ONE}"] == "cpus 4; L3 0:  of 12; L3 1: 8-9 of 12"
+
+
+def test_very_many_guests_long_lists_and_odd_names_leave_room_for_attributes_of_others():
+    guests = [
+        GuestCpuMap(f"00000000-0000-4000-8000-{n:012}", frozenset(range(n, 900, 2))) for n in range(300)
+    ]
+    found = guest_attributes([*guests, GuestCpuMap("no uuid", frozenset())], {"ok": "x" * 999, "not/ok": "x"})
+    assert len(found) == 101
+    assert {len(text) for text in found.values()} == {255}
+    assert "watermark.ok" in found
+
+
+def test_a_watermark_in_preview_is_marked():
+    assert acting_at(replace(BUSY, preview=True)).endswith("(preview)")
+
+
+@pytest.mark.parametrize("name", ["fleet.group", f"position.{ONE}", "watermark.busy", "numa_distance.x"])
+def test_names_of_positions_are_known_as_the_agents(name):
+    assert is_ours(name)
+
+
+def beats(now, interval=600, *, beside=False, reports=60):
+    compute = SimpleNamespace(heartbeat_interval=interval, update_resources_interval=reports)
+    conf = configuration(SimpleNamespace(compute=compute))
+    tree = ProviderTree((ROOT, BELOW), beside=beside)
+    found = add_heartbeat(ConfigurationInForce(conf), tree, lambda: now)
+    return [dict(node.attributes or {}) for node in found.nodes]
+
+
+def test_no_heartbeat_is_reported_without_the_option():
+    assert beats(1e9, 0) == [{"cpu_capacity": 1.0}, {}]
+
+
+def test_the_heartbeat_changes_once_an_interval():
+    values = [beats(1_700_000_000 + second)[0] for second in range(0, 6000, 10)]
+    assert len({each["agent.reported_at"] for each in values}) in (10, 11)
+    for second, each in zip(range(0, 6000, 10), values, strict=True):
+        now = 1_700_000_000 + second
+        assert each["agent.reported_at"] <= now < each["agent.reported_at"] + 600
+        assert each["agent.report_due"] == each["agent.reported_at"] + 1800
+        assert each["cpu_capacity"] == 1.0
+
+
+def test_the_heartbeat_is_not_due_before_the_next_report():
+    ((root), _) = beats(1e9, 10, reports=60)
+    assert root["agent.report_due"] == root["agent.reported_at"] + 180
+
+
+def test_the_heartbeat_beside_nova_is_on_the_first_provider_of_the_agent():
+    root, below = beats(1e9, beside=True)
+    assert root == {"cpu_capacity": 1.0}
+    assert below.keys() == {"agent.reported_at", "agent.report_due"}
+    assert all(map(is_ours, below))
+
+
 LS = MonitorTarget("", "LS", "a.class.LS")
 MIB = 1 << 20
 
