@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from logging import Logger
 
 from placement.exceptions import Unavailable
 
@@ -18,18 +17,21 @@ class PeerOutage:
 
     :param is_unanswered: a function that returns whether an error means that the peer did not answer at all.
     :param refusal: the text of the error for refused requests.
-    :param begin: the log message for the begin of an outage; it may contain ``%(error)s``.
-    :param end: the log message for the end; it contains the length of the outage as ``%(seconds).0f``.
+    :param log_begin: a function that logs the begin of an outage, with the error.
+    :param log_end: a function that logs the end of an outage, with its length in seconds.
     """
 
     def __init__(
-        self, is_unanswered: Callable[[Exception], bool], refusal: str, log: Logger, begin: str, end: str
+        self,
+        is_unanswered: Callable[[Exception], bool],
+        refusal: str,
+        log_begin: Callable[[Exception], None],
+        log_end: Callable[[float], None],
     ) -> None:
         self._is_unanswered = is_unanswered
         self._refusal = refusal
-        self._log = log
-        self._begin = begin
-        self._end = end
+        self._log_begin = log_begin
+        self._log_end = log_end
         self._since: float | None = None
         self._trying = threading.Lock()
 
@@ -62,10 +64,10 @@ class PeerOutage:
     def _begin_outage(self, error: Exception) -> None:
         if self._since is None:
             self._since = time.monotonic()
-            self._log.error(self._begin, {"error": error})
+            self._log_begin(error)
 
     def _end_outage(self) -> None:
         since = self._since
         if since is not None:
             self._since = None
-            self._log.warning(self._end, {"seconds": time.monotonic() - since})
+            self._log_end(time.monotonic() - since)

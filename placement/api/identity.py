@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 GROUP: Final = "keystone_authtoken"
+_REFUSAL: Final = "The Identity service does not answer."
 
 # a query of the middleware can need several requests to the Identity service
 _TIMEOUT: Final = 10
@@ -119,27 +120,35 @@ def _is_unanswered(error: Exception) -> bool:
     return False
 
 
-def _identity_outage(begin: str, end: str) -> PeerOutage:
-    return PeerOutage(_is_unanswered, "The Identity service does not answer.", LOG, begin, end)
-
-
 class IdentityServer:
     """The library's client of the Identity service, with time limits."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
-        self._outage = _identity_outage(
-            "The Identity service does not answer. Until it answers, one request at a time waits for it, and"
-            " other requests without a cached token get the answer 503. Check [keystone_authtoken]"
-            " auth_url: %(error)s",
-            "The Identity service answers again, after %(seconds).0f seconds",
+        self._outage = PeerOutage(
+            _is_unanswered,
+            _REFUSAL,
+            lambda error: LOG.error(
+                "The Identity service does not answer. Until it answers, one request at a time waits for it,"
+                " and other requests without a cached token get the answer 503. Check [keystone_authtoken]"
+                " auth_url: %s",
+                error,
+            ),
+            lambda seconds: LOG.warning("The Identity service answers again, after %.0f seconds", seconds),
         )
         # strangers can cause an outage of signing in, so it has no effect on requests with tokens
-        self._sign_in_outage = _identity_outage(
-            "The Identity service does not answer when users sign in to the console. Until it answers, one"
-            " user at a time can try, and other users have to wait. Check [keystone_authtoken] auth_url,"
-            " and the directories of the domains of users: %(error)s",
-            "The Identity service answers sign-ins again, after %(seconds).0f seconds",
+        self._sign_in_outage = PeerOutage(
+            _is_unanswered,
+            _REFUSAL,
+            lambda error: LOG.error(
+                "The Identity service does not answer when users sign in to the console. Until it answers,"
+                " one user at a time can try, and other users have to wait. Check [keystone_authtoken]"
+                " auth_url, and the directories of the domains of users: %s",
+                error,
+            ),
+            lambda seconds: LOG.warning(
+                "The Identity service answers sign-ins again, after %.0f seconds", seconds
+            ),
         )
 
     @property

@@ -176,11 +176,12 @@ def database_outage() -> PeerOutage:
     return PeerOutage(
         errors.is_timeout,
         "The database does not answer. Please try again later.",
-        LOG,
-        "the database does not answer: until it answers, one request at a time waits for it, and other"
-        " requests get the answer 503. Check the database, the network, and the limits in"
-        " [placement_database]",
-        "the database answers again, after %(seconds).0f seconds",
+        lambda _: LOG.error(
+            "the database does not answer: until it answers, one request at a time waits for it, and other"
+            " requests get the answer 503. Check the database, the network, and the limits in"
+            " [placement_database]"
+        ),
+        lambda seconds: LOG.warning("the database answers again, after %.0f seconds", seconds),
     )
 
 
