@@ -1,9 +1,9 @@
 """Assembles the agent: one constructor makes all objects of the agent, each from objects that already exist.
 
-No object refers to an object that is made later, except monitoring to watermarks. If an earlier object has to
-call a later object, both objects use a third object that is made first. There are three such objects: a
-:class:`WakeSignal` wakes the loop of reports, :class:`ConfigurationInForce` passes a reload to the loops, and
-the worker's queue receives all events.
+No object refers to an object that is made later. If an earlier object has to call a later object, both
+objects use a third object that is made first. There are three such objects: a :class:`WakeSignal` wakes the
+loop of reports, :class:`ConfigurationInForce` passes a reload to the loops, and the worker's queue receives
+all events.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from compute_agent.loops.guest_claims import GuestClaims
 from compute_agent.loops.holders import DeviceSource, NoiseSource
 from compute_agent.loops.host_attributes import NeighbourReporter, add_heartbeat, add_positions
 from compute_agent.loops.metric_sources import MetricSources
-from compute_agent.loops.monitoring import CacheMonitoring, MonitorTargets
+from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
 from compute_agent.loops.note_files import ClaimStore, EndStore, EvictionStore
 from compute_agent.loops.promises import PromiseVerifier, PromiseWatch
 from compute_agent.loops.reclaimed import ReclaimLoop
@@ -48,7 +48,6 @@ from compute_agent.loops.reports import ReportLoop
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.loops.triggers import InterferenceLoop, WatermarkLoop
 from compute_agent.loops.usage import ColdMemoryLoop, CpuUse
-from compute_agent.monitoring.readings import MonitorTarget
 from compute_agent.pipeline.guest_settings import FILE_NAME as MANUAL_FILE
 from compute_agent.pipeline.guest_settings import ManualSettings
 from compute_agent.pipeline.metrics import AgentMetrics
@@ -167,17 +166,8 @@ class AssembledAgent:
             self.noise = NoiseSource(in_force, pipeline, driver, metrics.registry)
             self.devices = DeviceSource(Path(options.host.root), pipeline, metrics.registry)
             promises = PromiseWatch(conf, verifier.verify_all, recorder, metrics.registry, changed.wake)
-            targets = MonitorTargets(driver)
-
-            def list_targets() -> tuple[MonitorTarget, ...] | None:
-                # Monitoring and watermarks need each other: monitoring exports the usage that watermarks
-                # measure, and watermarks read the counters of monitoring. This function is called only in
-                # rounds, so the watermarks exist then.
-                return targets.build_targets(
-                    in_force.controllers, pipeline.guests(), watermarks.status.snapshot
-                )
-
-            self.monitoring = monitoring = CacheMonitoring(conf, list_targets, metrics.registry)
+            monitored = MonitoredGuests(driver, pipeline, in_force)
+            self.monitoring = monitoring = CacheMonitoring(conf, monitored.list_targets, metrics.registry)
             # All triggers, and the operators' commands, pass limits to one arbiter. The arbiter applies the
             # lowest limit of each guest.
             self.limits = limits = LimitArbiter(pipeline)
@@ -283,6 +273,10 @@ class AssembledAgent:
                 read_source=sources.read_value,
                 read_oversold=reclaimed.read_oversold,
             )
+            # Monitoring and watermarks need each other: monitoring exports the usage that watermarks measure,
+            # and watermarks read the counters of monitoring. So monitoring gets the watermarks after both
+            # objects are made.
+            monitored.use_watermarks(watermarks)
             guest_reader = GuestReader(
                 driver, lambda: in_force.current.settings.classes, options.host.root, monitoring.reader
             )

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -47,13 +47,24 @@ If the change takes longer, a later report completes it.
 """
 
 
+class KeepOrder(Protocol):
+    """Stores the last order of an operator: to keep new guests away, or to let them in."""
+
+    def __call__(self, said: HostMaintenance, /) -> None:
+        """Store the operator's order. It is on disk when this function returns.
+
+        :raises OSError: the file cannot be written.
+        """
+        ...
+
+
 class MaintenanceMode:
     """The operator's switch that keeps new guests away. An order is stored before it takes effect."""
 
     def __init__(
         self,
         said: HostMaintenance | None,
-        keep_order: Callable[[HostMaintenance], None],
+        keep_order: KeepOrder,
         reports: ReportLoop,
         registry: CollectorRegistry,
         recorder: EventRecorder | None = None,
@@ -61,7 +72,6 @@ class MaintenanceMode:
         """Begin with the order that the previous run of the agent stored.
 
         :param said: the last stored order; None means that there is none.
-        :param keep_order: stores an order. It is on disk when the function returns.
         """
         self._recorder = recorder or EventRecorder()
         self._said = said

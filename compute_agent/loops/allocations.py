@@ -14,10 +14,10 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from prometheus_client import Gauge
 
@@ -48,6 +48,17 @@ from compute_agent.report.reporter import HoldingsListing
 LOG = logging.getLogger(__name__)
 
 
+class KeepHistory(Protocol):
+    """Stores the generations and owners that reveal an older copy of Placement's database."""
+
+    def __call__(self, history: PlacementHistory, /) -> None:
+        """Store the history. The data is on disk when this function returns.
+
+        :raises OSError: the history cannot be written.
+        """
+        ...
+
+
 class HistoryWatch:
     """Decides whether missing allocations are lost, or only missing in an older copy of the database.
 
@@ -58,13 +69,10 @@ class HistoryWatch:
         self,
         metrics: AgentMetrics,
         saved: PlacementHistory | None = None,
-        keep_history: Callable[[PlacementHistory], None] = lambda history: None,
+        keep_history: KeepHistory = lambda history: None,
         recorder: EventRecorder | None = None,
     ) -> None:
-        """Begin with the history that the previous run of the agent has stored.
-
-        :param keep_history: stores the history. The data is on disk when the function returns.
-        """
+        """Begin with the history that the previous run of the agent has stored."""
         self._history = saved or PlacementHistory()
         self._keep_history = keep_history
         self._recorder = recorder or EventRecorder()

@@ -11,12 +11,14 @@ from prometheus_client import CollectorRegistry
 from compute_agent.controllers.base import KernelController, find_controller
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.base import GuestThreads
-from compute_agent.loops.base import AgentLoop, ReloadedConfiguration
+from compute_agent.loops.base import AgentLoop, ConfigurationInForce, ReloadedConfiguration
+from compute_agent.loops.triggers import WatermarkLoop
 from compute_agent.model.guest import Guest
 from compute_agent.monitoring.loop import MonitoringCollector, MonitoringSettings, MonitorLoop, Targets
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.readings import CacheReaderPlace, MonitoredCaches, MonitorTarget, build_targets
 from compute_agent.monitoring.samples import FILE, SampleStore
+from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.usage.snapshot import MetricSeries, UsageSnapshot
 
@@ -64,6 +66,25 @@ class MonitorTargets:
             self._targets = tuple(build_targets(guests, self._driver.thread_ids, groups, membership, cpu))
             self._made_of = made_of
         return self._targets
+
+
+class MonitoredGuests:
+    """Builds the targets of monitoring from the present guests and controllers of the agent."""
+
+    def __init__(self, driver: GuestThreads, pipeline: GuestPipeline, in_force: ConfigurationInForce) -> None:
+        self._targets = MonitorTargets(driver)
+        self._pipeline = pipeline
+        self._in_force = in_force
+        self._watermarks: WatermarkLoop | None = None
+
+    def use_watermarks(self, watermarks: WatermarkLoop) -> None:
+        """Add the CPU use of guests to samples. ``watermarks`` measures it, and is made after this object."""
+        self._watermarks = watermarks
+
+    def list_targets(self) -> tuple[MonitorTarget, ...] | None:
+        """Build the present targets; None while the targets are not known."""
+        snapshot = None if self._watermarks is None else self._watermarks.status.snapshot
+        return self._targets.build_targets(self._in_force.controllers, self._pipeline.guests(), snapshot)
 
 
 class CacheMonitoring(AgentLoop):

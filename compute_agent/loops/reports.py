@@ -20,7 +20,7 @@ from compute_agent.loops.allocations import ClaimWatch, HistoryWatch, allocation
 from compute_agent.loops.base import AgentLoop, ReloadedConfiguration, TreeAddition, pause
 from compute_agent.loops.claim_ends import ClaimEnds
 from compute_agent.loops.guest_claims import GuestClaims
-from compute_agent.loops.root_watch import RootWatch
+from compute_agent.loops.root_watch import RootWatch, UseRoot
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
@@ -33,7 +33,7 @@ from compute_agent.report.held_amounts import WithheldOffers
 from compute_agent.report.history import AllocationLoss, ConsumerOwner, holder_of
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.reshape import InfeasibleReshape, ReshapePlan
-from compute_agent.report.root_provider import Causes, DisableCause, RootMissingError, RootOwner
+from compute_agent.report.root_provider import Causes, DisableCause, RootMissingError
 from compute_agent.threads import PeriodicTask, ThreadSpec, WakeSignal, log_failures
 
 LOG = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class ReportLoop(AgentLoop):
         locate: LocationReader = dict,
         causes: Causes | None = None,
         root: RootWatch | None = None,
-        use_root: Callable[[RootOwner], None] = lambda owner: None,
+        use_root: UseRoot = lambda owner: None,
         additions: Sequence[TreeAddition] = (),
         history: HistoryWatch | None = None,
         claims: ClaimWatch | None = None,

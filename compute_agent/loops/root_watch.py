@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from oslo_config import cfg
 
@@ -27,6 +28,29 @@ from compute_agent.report.root_provider import (
 LOG = logging.getLogger(__name__)
 
 
+class KeepRoot(Protocol):
+    """Stores which root provider of nova-compute the agent puts its providers below."""
+
+    def __call__(self, root: NovaRoot | None, /) -> None:
+        """Store the root; None means the agent's own root. The data is on disk when this function returns.
+
+        :raises OSError: the root cannot be written.
+        """
+        ...
+
+
+class UseRoot(Protocol):
+    """Makes the whole agent put its providers below another root provider."""
+
+    def __call__(self, owner: RootOwner, /) -> None:
+        """Put the agent's providers below the owner's root. The worker has the new tree afterwards.
+
+        :raises ConfigError: the configuration cannot be used with this root.
+        :raises TimeoutError: the worker does not answer in time.
+        """
+        ...
+
+
 HypervisorName = Callable[[], str]
 """Returns the name of this host according to its hypervisor; empty until the hypervisor has answered."""
 
@@ -40,15 +64,13 @@ class RootWatch:
         own: str,
         last: NovaRoot | None,
         decided: bool,
-        keep_root: Callable[[NovaRoot | None], None],
+        keep_root: KeepRoot,
     ) -> None:
         """Begin with the known roots: the agent's own, and the root of nova-compute that was used last.
 
         :param own: the uuid of the root provider that the agent makes if there is no nova-compute.
         :param last: the root of nova-compute that was stored last.
         :param decided: whether the agent has already reported a root of its own.
-        :param keep_root: stores the root of nova-compute; None means the agent's own root. The data is on
-            disk when the function returns.
         """
         self._options = options
         self._own = own
