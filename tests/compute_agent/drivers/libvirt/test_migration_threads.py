@@ -68,8 +68,11 @@ def migrating(source, destination, domain):
             errors.append(str(error))
 
     def abort():
-        with contextlib.suppress(libvirt.libvirtError):
-            domain.abortJob()
+        # QEMU sometimes accepts an abort without effect while it opens the connections
+        while thread.is_alive():
+            with contextlib.suppress(libvirt.libvirtError):
+                domain.abortJob()
+            thread.join(1)
 
     thread = threading.Thread(target=send, daemon=True)
     thread.start()
@@ -87,7 +90,8 @@ def migrating(source, destination, domain):
         # sometimes QEMU answers only after the process at the destination has continued
         aborting.join(5)
         if receiver:
-            os.kill(receiver, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # the process has ended with the migration
+                os.kill(receiver, signal.SIGCONT)
         for each in (aborting, thread):
             each.join(servers.SECONDS)
             assert not each.is_alive()
