@@ -92,6 +92,9 @@ ANY_TRAITS: Final[Microversion] = (1, 39)
 MIN: Final = INITIAL
 MAX: Final = ANY_TRAITS
 
+OF_CANDIDATES: Final = r"^1\.(1[0-9]|2[0-9]|3[0-9])$"
+"""The pattern of all versions from :data:`CANDIDATES` to :data:`MAX`, for bodies that contain a version."""
+
 
 def text(version: Microversion) -> str:
     """Return the version as text: ``1.4`` for ``(1, 4)``."""

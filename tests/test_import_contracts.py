@@ -1,10 +1,15 @@
-"""The kind of import contract of our own refuses what its list lacks, and entries without an import."""
+"""Tests of our own kind of import contract, and of the order of layers in the tables of folders."""
+
+import re
+import tomllib
+from pathlib import Path
 
 import grimp
 import pytest
 
 from tests.import_contracts import AllowedImports
 
+ROOT = Path(__file__).parents[1]
 CONTRACT = {"name": "extra", "type": "allowed_imports", "package": "extra", "uses": "core"}
 
 
@@ -40,3 +45,15 @@ def test_direct_imports_are_compared_with_the_list(allowed, refused, unused):
     check = contract.check(graph, verbose=False)
     assert check.metadata == {"refused": refused, "unused": unused}
     assert check.kept == (not refused and not unused)
+
+
+@pytest.mark.parametrize("package", ["placement", "placement_extras", "compute_agent"])
+def test_the_tables_of_folders_have_the_order_of_the_layers(package):
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each.get("containers") == [package])
+    ranks = {name.strip("() "): rank for rank, layer in enumerate(layers) for name in layer.split("|")}
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = text.partition(f"### {package}\n")[2].partition("\n#")[0].partition("| --- |")[2]
+    folders = re.findall(r"^\| `(\w+)` \|", table.partition("\n\n")[0], re.M)
+    assert len(folders) > 3
+    assert [ranks[name] for name in folders] == sorted(ranks[name] for name in folders)

@@ -48,6 +48,8 @@ from compute_agent.policy.base import Policy
 from compute_agent.policy.constraints import within_constraints
 from compute_agent.policy.policies import leave_in_place, place_by_topology, place_in_order, place_nowhere
 
+# Three policies place guests alike, but each is an object of its own: HostState compares the policy with
+# STATIC_PLUS and STATIC_POOLS to find out whether guests borrow CPUs, or need a pool.
 STATIC_PLUS: Final = within_constraints(place_in_order)
 """Policy ``static`` in which floating guests may use free dedicated CPUs (:func:`shared_cpus.lend_cpus`)."""
 

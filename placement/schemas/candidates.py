@@ -297,9 +297,8 @@ class VersionedSchema(StrictSchema):
     If the field ``strict`` is true, parts of the flavor that the service would otherwise ignore are errors.
     """
 
-    # the lowest value is 1.10, because this microversion introduced requests for candidates
     microversion = StringField(
-        pattern=r"^1\.(1[0-9]|2[0-9]|3[0-9])$",
+        pattern=microversion.OF_CANDIDATES,
         meaning=f"a microversion from 1.10 to {microversion.text(microversion.MAX)}",
         load_default=microversion.text(microversion.MAX),
     )

@@ -1,7 +1,7 @@
 """Parsed requests of clients as frozen dataclasses, checks of their names, and the filter of providers.
 
 The names of fields follow the sections "Allocation candidates" and "Resource providers" of the API reference.
-:mod:`placement.schemas.query` makes these requests from query strings.
+:mod:`placement.schemas.candidates` and :mod:`placement.schemas.query` make these requests from query strings.
 """
 
 from __future__ import annotations
