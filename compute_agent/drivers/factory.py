@@ -126,10 +126,16 @@ class DriverLock:
             try:
                 check_folder(self.mark.parent)
                 self._take_lock(self.mark)
+            except UnsafeFileError as error:
+                # Another user could replace the file and lock the agent out.
+                LOG.warning(
+                    "The agent cannot take its second lock against other agents in %s, and continues without"
+                    " it: %s",
+                    self.mark.parent,
+                    error,
+                )
             except OSError as error:
-                # If the folder is not safe, another user could replace the file and lock the agent out.
-                LOG.log(
-                    logging.WARNING if isinstance(error, UnsafeFileError) else logging.DEBUG,
+                LOG.debug(
                     "The agent cannot take its second lock against other agents in %s, and continues without"
                     " it: %s",
                     self.mark.parent,

@@ -348,8 +348,13 @@ class GuestPlacer:
     def _record_refusal(self, entry: CachedGuest, before: str, words: str) -> None:
         # A refused guest is placed again at many events. Only a new reason is recorded.
         if entry.refusal != before:
-            message = "Guest %s does not get the CPUs that it needs: %s"
-            self._recorder.record_done(LOG.warning, EventKind.REFUSE, entry.guest, message, words)
+            self._recorder.record_done(
+                LOG.warning,
+                EventKind.REFUSE,
+                entry.guest,
+                "Guest %s does not get the CPUs that it needs: %s",
+                words,
+            )
 
     def _supply_and_request(self, entry: CachedGuest) -> tuple[CpuSupply, GuestRequest]:
         request = request_for(self.host_state, entry.guest, entry.allocation or {})

@@ -173,12 +173,14 @@ class GuestEvictions:
         if guest is None:
             return
         self._called[uuid] = str(guest)
-        grace = self._settings.evict_grace if grace is None else grace
+        # The settings are read once, because a reload can replace them at any time.
+        settings = self._settings
+        grace = settings.evict_grace if grace is None else grace
         try:
-            if self._settings.evict_command is None:
+            if settings.evict_command is None:
                 self._driver.stop(guest, grace)
             else:
-                self._settings.evict_command(uuid)
+                settings.evict_command(uuid)
         # An error does not matter if the guest has ended nevertheless.
         except (DriverError, CommandFailedError) as error:
             if self._still_runs(guest):

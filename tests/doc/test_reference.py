@@ -36,6 +36,17 @@ def test_every_remedy_belongs_to_a_line_that_is_logged() -> None:
     assert sources.remedies(REMEDIES).keys() - logged == set()
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "Guest %s does not get the CPUs that it needs: %s",
+        "The agent cannot take its second lock against other agents in %s, and continues without it: %s",
+    ],
+)
+def test_warnings_that_an_operator_has_to_act_on_are_listed(template: str) -> None:
+    assert ("warning", template) in {(m.level, m.template) for m in sources.messages(ROOT / "compute_agent")}
+
+
 def test_all_metrics_that_the_agent_registers_are_listed() -> None:
     registry = AgentMetrics().registry
     ThrottleTelemetry(registry)

@@ -523,10 +523,12 @@ class DomainTuning:
         if not wanted.idle and wanted.weight not in (None, has.weight):
             change["cpu_shares"] = group.libvirt_shares(wanted.weight)
         if attainable_quota(wanted.quota) != has.quota:
-            # libvirt uses -1 for "no limit".
-            change["global_quota"] = -1 if wanted.quota is None else quota_microseconds(wanted.quota)
+            # libvirt sets the values in this order. With the former period, the new quota would for a moment
+            # mean another number of CPUs.
             if wanted.quota is not None:
                 change["global_period"] = PERIOD
+            # libvirt uses -1 for "no limit".
+            change["global_quota"] = -1 if wanted.quota is None else quota_microseconds(wanted.quota)
         if change:
             self._domain.setSchedulerParametersFlags(change, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
 

@@ -134,6 +134,20 @@ def test_a_guest_that_was_started_again_keeps_its_allocation(host, client, live_
     assert held(client) == {NODE: {"VCPU": 2}, DISK: {"DISK_GB": 10}}
 
 
+def test_a_reload_that_removes_the_command_does_not_disturb_an_eviction_under_way(host, client, monkeypatch):
+    leaving = evictions(host)
+    called, usual = [], replace(leaving._settings, evict_grace=0.1, evict_command=None)
+    chosen = replace(usual, evict_command=called.append)
+    # Each read of the settings is followed by a reload that removes the command.
+    reads = iter([chosen])
+    monkeypatch.setattr(
+        type(leaving), "_settings", property(lambda self: next(reads, usual), lambda self, value: None), False
+    )
+    with pytest.raises(EvictionFailedError, match="it still runs"):
+        leaving.stop_guest(GUEST)
+    assert called == [GUEST]
+
+
 def test_a_command_that_leaves_the_guest_where_it_is_has_failed(host, tmp_path):
     host.reload("[qos]\nevict_grace = 0.2\nevict_command = true")
     with pytest.raises(EvictionFailedError, match="it still runs"):

@@ -4,11 +4,13 @@ test_driver.py has tests with real groups.
 """
 
 from functools import partial
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from compute_agent.drivers.base import CpuLimits
-from compute_agent.drivers.libvirt.running_domain import DomainGroup, find_group, parse_group
+from compute_agent.drivers.libvirt.running_domain import DomainGroup, DomainTuning, find_group, parse_group
 
 SCOPE = "machine.slice/machine-qemu\\x2d1\\x2da.scope"
 
@@ -85,3 +87,13 @@ def test_every_weight_survives_the_way_through_shares_of_version_1(tmp_path):
         (tmp_path / "cpu.shares").write_text(f"{group.libvirt_shares(weight)}\n")
         assert group.read_limits() == CpuLimits(weight)
     assert group.libvirt_shares(100) == 1024
+
+
+def test_a_quota_is_set_after_its_period():
+    # libvirt takes the parameters in this order, and a quota has another meaning with the former period.
+    domain, libvirt = Mock(), Mock()
+    tuning = DomainTuning(libvirt, domain, frozenset({0}))
+    tuning.limit(CpuLimits(100), CpuLimits(100, 1.5), DomainGroup((Path("/none"),), True))
+    [(parameters, flag)] = [call.args for call in domain.setSchedulerParametersFlags.call_args_list]
+    assert list(parameters.items()) == [("global_period", 100_000), ("global_quota", 150_000)]
+    assert flag is libvirt.VIR_DOMAIN_AFFECT_LIVE
