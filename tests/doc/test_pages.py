@@ -11,6 +11,7 @@ from compute_agent import conf as agent_conf
 from compute_agent.throttling.settings import read_settings
 from compute_agent.throttling.watermarks.metrics import load_registry
 from placement import conf as service_conf
+from placement.db import engine
 from tests.doc.extensions import PLUGIN, PROGRAMS, UNKNOWN, command_target, options
 from tests.doc.pages import SITE, Block, agrees, blocks, commands, pages
 from tests.doc.reader import read
@@ -137,3 +138,20 @@ def test_output_agrees_with_ellipses_and_lines_between() -> None:
 
 def test_commands_are_one_line_each() -> None:
     assert list(commands("a \\\n  b\n# c\n\nd\n")) == ["a    b", "d"]
+
+
+def test_the_page_about_pgbouncer_sets_all_options_that_pgbouncer_ignores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: set[str] = set()
+
+    def connect(answer_timeout: float, *, options: str, **others: object) -> None:
+        sent.update(re.findall(r"-c (\w+)=", options))
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(engine, "find_connector", lambda _: connect)
+    made = engine.create_engine("postgresql+psycopg://server/placement", "AUTOCOMMIT", engine.PoolOptions())
+    with pytest.raises(ConnectionRefusedError):
+        made.connect()
+    page = (SITE / "howto/postgresql-failover.md").read_text(encoding="utf-8")
+    assert sent == set(re.findall(r"ALTER ROLE placement SET (\w+) =", page))
