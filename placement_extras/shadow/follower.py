@@ -103,21 +103,24 @@ class ShadowFollower:
         # these threads are daemons, so that the process can end although a thread waits for a request or a
         # connection
         replaying = threading.Thread(target=self._replay_all, name="shadow-replay", daemon=True)
-        # the server is created first, so that the process ends before it accepts a copy if the port is in use
-        with serve_report(self._settings.report, self.status):
-            threading.Thread(target=self._receive, name="shadow-receive", daemon=True).start()
-            replaying.start()
-            with suppress(EOFError, OSError):
-                control.recv_bytes()
-            # the waiting copies are replayed for some seconds. Then the replay stops, even if writes still
-            # wait for our service.
-            self._backlog.close(keep=True)
-            replaying.join(_FINISH_SECONDS)
-            self._stopped.set()
-            self._backlog.close(keep=False)
-            replaying.join(_FINISH_SECONDS)
-        with suppress(OSError):  # perhaps the parent has already removed the folder of the socket
-            self._listener.close()
+        try:
+            # the server is created first, so that the process ends before it accepts a copy if the port is
+            # in use
+            with serve_report(self._settings.report, self.status):
+                threading.Thread(target=self._receive, name="shadow-receive", daemon=True).start()
+                replaying.start()
+                with suppress(EOFError, OSError):
+                    control.recv_bytes()
+                # the waiting copies are replayed for some seconds. Then the replay stops, even if writes
+                # still wait for our service.
+                self._backlog.close(keep=True)
+                replaying.join(_FINISH_SECONDS)
+                self._stopped.set()
+                self._backlog.close(keep=False)
+                replaying.join(_FINISH_SECONDS)
+        finally:
+            with suppress(OSError):  # perhaps the parent has already removed the folder of the socket
+                self._listener.close()
         print(report_table(self.status.to_document()), end="", flush=True)
 
     def _receive(self) -> None:
