@@ -4,6 +4,7 @@
 kernel goes without if its package is no longer in Debian's archives.
 """
 
+import lzma
 import subprocess
 import sys
 import tempfile
@@ -64,16 +65,21 @@ def fetch(version: str) -> None:
         run_command("apt-get", "-qq", *options, "download", f"linux-image-{version}", folder=work)
         [package] = work.glob("*.deb")
         run_command("dpkg-deb", "--extract", package, work / "package")
-        found = {path.stem: path for path in (work / "package").rglob("*.ko") if path.stem in NAMES}
+        # Newer packages have compressed modules.
+        files = [*(work / "package").rglob("*.ko"), *(work / "package").rglob("*.ko.xz")]
+        found = {path.name.partition(".")[0]: path for path in files}
         folder_of(version).mkdir(parents=True, exist_ok=True)
-        for module, path in found.items():
-            (folder_of(version) / f"{module}.ko").write_bytes(path.read_bytes())
+        for module in found.keys() & set(NAMES):
+            content = found[module].read_bytes()
+            if found[module].suffix == ".xz":
+                content = lzma.decompress(content)
+            (folder_of(version) / f"{module}.ko").write_bytes(content)
 
 
 def main() -> int:
     """Fetch the missing modules of all kernels."""
     for version in machine.kernels():
-        if not folder_of(version).is_dir():
+        if not folder_of(version).is_dir() or not any(folder_of(version).iterdir()):
             try:
                 fetch(version)
             except subprocess.CalledProcessError as error:
