@@ -24,4 +24,6 @@ def test_threads_beside_guest_cpus_are_on_shared_cpus(booted, skipped, share):
     if folders:
         shutil.copytree(folders[-1], share / "modules")
     totals = machine.run_tests("tests/vm/inside_domains.py", share, *SMP, "--no-rdt", "--kernel", booted)
-    assert (totals["tests"], totals["skipped"]) == (5, skipped)
+    # Some builds of 6.12 can choose between kernel threads and threads of QEMU.
+    assert totals["tests"] == 5
+    assert totals["skipped"] <= skipped
