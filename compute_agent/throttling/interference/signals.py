@@ -179,18 +179,32 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
         InterferenceSignal(
             # A tenth of the time is noticeable for a guest, and a quarter of the mean is more than the usual
             # variation.
-            *("run_delay", "waits for CPUs", CPU_QUOTA, _run_delay, _cpu_use, 0.1, 0.25),
+            "run_delay",
+            "waits for CPUs",
+            CPU_QUOTA,
+            values=_run_delay,
+            amounts=_cpu_use,
+            least=0.1,
+            share=0.25,
             needs="/proc/PID/schedstat (CONFIG_SCHED_INFO)",
             scale=100,
         ),
         InterferenceSignal(
             # The two numbers are those of run_delay. The first is 10.0 instead of 0.1, because the unit of
             # pressures is percent.
-            *("cpu_pressure", "is under CPU pressure", CPU_QUOTA, _cpu_pressure, _cpu_use, 10.0, 0.25),
+            "cpu_pressure",
+            "is under CPU pressure",
+            CPU_QUOTA,
+            values=_cpu_pressure,
+            amounts=_cpu_use,
+            least=10.0,
+            share=0.25,
             needs="guests in a cgroup v2 of their own with cpu.pressure",
         ),
         InterferenceSignal(
-            *("io_pressure", "is under I/O pressure", BLOCKIO),
+            "io_pressure",
+            "is under I/O pressure",
+            BLOCKIO,
             values=lambda reading: _whole_host(reading.io_pressure),
             amounts=lambda reading: _whole_host(reading.io),
             least=10.0,
@@ -198,14 +212,23 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
             needs="guests in a cgroup v2 of their own with io.pressure and io.stat",
         ),
         InterferenceSignal(
-            *("cpi", "takes more cycles for each instruction", CPU_QUOTA, _cpi_value, _cpu_use, 0.0, 0.25),
+            "cpi",
+            "takes more cycles for each instruction",
+            CPU_QUOTA,
+            values=_cpi_value,
+            amounts=_cpu_use,
+            least=0.0,
+            share=0.25,
             needs="hardware counters, and CAP_PERFMON",
             unit="cycles",
             reaches_near=True,
             first_steps=5,  # a single step of a fifth does not relieve an overloaded memory bus
         ),
         InterferenceSignal(
-            *("memory_bandwidth", "waits for memory", MEMORY_BANDWIDTH, _bandwidth_cost),
+            "memory_bandwidth",
+            "waits for memory",
+            MEMORY_BANDWIDTH,
+            values=_bandwidth_cost,
             amounts=lambda reading: reading.bandwidth,
             least=0.0,
             share=0.3,
@@ -215,7 +238,10 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
         InterferenceSignal(
             # 0.3 GB are five million cache lines of 64 bytes. With fewer misses a second, hardly any guest is
             # slower by 5 %.
-            *("llc_occupancy", "misses the cache", CACHE_WAYS, _miss_rate),
+            "llc_occupancy",
+            "misses the cache",
+            CACHE_WAYS,
+            values=_miss_rate,
             amounts=lambda reading: reading.occupancy,
             least=0.3,
             share=0.5,
