@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from compute_agent import kept_json
-from compute_agent.files import UnsafeFileError, read_own, remove_durably, write_durably
+from compute_agent.files import read_own, remove_durably, write_durably
 from compute_agent.kept_json import KeptFile
 from compute_agent.throttling.arbiter import lowest_of
 from compute_agent.throttling.interference import state as interference_state
@@ -227,12 +227,9 @@ def look_up_state(folder: Path, former_watermarks: Any = None) -> ThrottlingStat
     :raises UnsafeFileError: other users could have written the file.
     """
     now = time.monotonic()
-    try:
-        state = parse_state(read_own(folder / FILE_NAME), now)
-    except UnsafeFileError:
-        raise
-    except (OSError, ValueError):
-        state = ThrottlingState()
+    state = kept_json.look_up(
+        folder / FILE_NAME, lambda content: parse_state(content, now), ThrottlingState()
+    )
     interference = _former_file(folder / FORMER_FILE, now).peek_content()
     return merge_former(state, _former_watermarks(former_watermarks), interference)
 
