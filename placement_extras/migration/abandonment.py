@@ -168,7 +168,7 @@ def abandon_adoption(
         if relations.is_transactional(conn):
             # our tables are locked before their content is compared, because a write after the comparison
             # would be lost
-            relations.lock_tables(conn, own_table_names(conn))
+            relations.lock_tables(conn, own_table_names(relations.table_names(conn)))
             outcome = _resolve_changes(conn, owner, way)
             restore_stock(conn)
             return outcome
@@ -188,7 +188,8 @@ def _by_steps(
         relations.commit_step(conn)
     outcome = AbandonOutcome()
     if record.way != adoption.CARRIED:
-        relations.rename_tables(conn, {name: ASIDE + name for name in own_table_names(conn)})
+        ours = own_table_names(relations.table_names(conn))
+        relations.rename_tables(conn, {name: ASIDE + name for name in ours})
         # a second run without an option treats the changes in the way that the first run has recorded
         chosen = AbandonWay(record.way) if way is AbandonWay.REFUSE else way
         try:

@@ -7,7 +7,7 @@ MySQL a row records the progress, and a second run continues from the recorded s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -180,19 +180,18 @@ def restore_stock(conn: sa.Connection, prefix: str = "") -> None:
     present = relations.table_names(conn)
     relations.drop_tables(
         conn,
-        (prefix + name for name in OURS if prefix + name in present) if prefix else own_table_names(conn),
+        (prefix + name for name in OURS if prefix + name in present) if prefix else own_table_names(present),
     )
     relations.rename_tables(conn, {KEPT + name: name for name in STOCK if KEPT + name in present})
     adoption.remove(conn)
 
 
-def own_table_names(conn: sa.Connection) -> list[str]:
-    """Return the names of our tables in the database.
+def own_table_names(present: Collection[str]) -> list[str]:
+    """Return the names in ``present`` that belong to our tables.
 
     Some of our tables have the same names as tables of OpenStack Placement. A table with such a name is ours
     if the table of OpenStack Placement is kept under its name with the prefix.
     """
-    present = relations.table_names(conn)
     return [name for name in OURS if name in present and (name not in STOCK or KEPT + name in present)]
 
 
