@@ -158,7 +158,8 @@ class ModelSnapshot:
         Both snapshots share providers, trees and sets as long as these do not change.
         """
         new = self._copy_usage()
-        # the other parts are shared: they are only added to, or replaced and never changed
+        # the indexes of members are copied before their first change. Classes and tables of trees are only
+        # added to, and the other parts are replaced and never changed
         new._shares_members = True
         new._beside = [each for each in (self, *self._beside) if each.pin_count]
         new.by_class = self.by_class.copy()

@@ -23,9 +23,10 @@ _SIZES: Final = {
 }
 TOPOLOGIES: Final = ("single-numa-node", "restricted", "best-effort", "spread")
 """The policies by which the service splits dedicated CPUs and memory over NUMA nodes."""
-_MAX_FILE: Final = (
-    1 << 20
-)  # maximum number of characters, because a file without an end, such as /dev/zero, must not fill the memory
+_MAX_FILE: Final = 1 << 20
+"""Maximum number of characters of a file, because one without an end, such as /dev/zero, must not fill the
+memory.
+"""
 _SHOWN: Final = {"OS-FLV-EXT-DATA:ephemeral": "ephemeral", "properties": "extra_specs"}
 """Fields in the output of `openstack flavor show` that have other names in our requests, with these names."""
 
