@@ -12,7 +12,7 @@ Placement API and most of ``/ext/v1``, such as claims, reservations and explanat
   replace the query string for candidates
 - ``applications``: :class:`placement.api.middleware.SideApplication`, WSGI applications with their own paths
 - ``commands``: :class:`placement.cmd.common.ManageCommand`, commands of ``placement-manage``
-- ``takeovers``: :class:`placement.maintenance.sync.Takeover`, conversions of databases of other programs
+- ``takeovers``: :data:`placement.maintenance.sync.Takeover`, conversions of databases of other programs
 - ``tables``: :class:`placement.db.tables.ExtensionTables`, further tables and the migrations that create them
 - ``trait_attributes``: mappings from a trait to the names of attributes that a provider loses together with
   this trait

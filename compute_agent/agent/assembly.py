@@ -233,7 +233,7 @@ class AssembledAgent:
 
             # The loops that measure guests, and the loops that throttle guests
             GuestMetrics(
-                pipeline,
+                pipeline.guest_views,
                 driver,
                 lambda: in_force.current.settings.classes,
                 limits.requested_limits,

@@ -5,7 +5,7 @@ cookie. :mod:`compute_agent.schedules` decides and sets cookies. The controller 
 that package, and turns the results into messages. All guests are handled together in sync(), because guests
 of a group share a cookie. A function that reads or sets cookies raises NoSiblingsError if no core has two
 threads online, and CookieError if the kernel refuses. A function that reads or writes the notes raises
-OSError.
+OSError if their file cannot be read or written.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ def isolation_status(controllers: Iterable[KernelController]) -> IsolationStatus
 def isolation_level(controllers: Iterable[KernelController], settings: GuestSettings) -> IsolationLevel:
     """The isolation level of a guest by controller ``isolation``; ``shared`` without the controller."""
     found = find_controller(controllers, IsolationController)
-    return (IsolationSettings() if found is None else found.settings).level_of(settings)
+    return IsolationLevel.SHARED if found is None else found.settings.level_of(settings)
 
 
 def count_isolation(registry: CollectorRegistry, controllers: ControllersInForce) -> None:

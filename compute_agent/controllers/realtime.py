@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from compute_agent.controllers.base import (
     FOREIGN_ROUNDS,
@@ -46,6 +46,19 @@ from compute_agent.schedules.run_notes import RunNote, RunNotesFile, note_of
 LOG = logging.getLogger(__name__)
 
 OPTION: Final = "realtime_priority"
+
+
+class SchedulePlan(NamedTuple):
+    """The schedules that a guest's threads will get.
+
+    - ``changes`` are the new schedules by thread id.
+    - ``reasons`` are sentences about settings that the guest cannot have.
+    - ``threads`` are the ids of all threads that run guest CPUs.
+    """
+
+    changes: Mapping[int, ThreadSchedule]
+    reasons: tuple[str, ...]
+    threads: frozenset[int]
 
 
 class RealtimeController(GuestController):
@@ -116,7 +129,7 @@ class RealtimeController(GuestController):
         """The threads that would get another schedule, by guest."""
         for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
             try:
-                changes, *_ = self._plan_guest(target, self._is_noted(target.guest))
+                changes = self._plan_guest(target, self._is_noted(target.guest)).changes
             except GuestGoneError:
                 continue
             priorities = {one.priority for one in changes.values()}
@@ -154,12 +167,13 @@ class RealtimeController(GuestController):
         priority, noted = self.priority_of(guest), self._is_noted(guest)
         if priority is None and not noted:
             return False, ()
-        changes, reasons, threads = self._plan_guest(target, noted)
-        if not noted and changes:
+        plan = self._plan_guest(target, noted)
+        reasons = plan.reasons
+        if not noted and plan.changes:
             self._keep_note(guest, priority)
-        set_before = self._threads.get(guest.uuid, frozenset()) & threads
+        set_before = self._threads.get(guest.uuid, frozenset()) & plan.threads
         done: dict[int, ThreadSchedule] = {}
-        for tid, schedule in changes.items():
+        for tid, schedule in plan.changes.items():
             try:
                 done[tid] = self._write(tid, schedule)
             except OSError as error:
@@ -173,7 +187,7 @@ class RealtimeController(GuestController):
         self._set_strangers_back(guest, done)
         own = {tid for tid, schedule in done.items() if schedule != USUAL}
         self._threads[guest.uuid] = (set_before - done.keys()) | own
-        if priority is None and not changes:
+        if priority is None and not plan.changes:
             self._drop_note(guest)
         return bool(done), reasons
 
@@ -229,20 +243,16 @@ class RealtimeController(GuestController):
             self._schedules.write(tid, schedule)
         return schedule
 
-    def _plan_guest(
-        self, target: GuestTarget, noted: bool
-    ) -> tuple[Mapping[int, ThreadSchedule], tuple[str, ...], frozenset[int]]:
+    def _plan_guest(self, target: GuestTarget, noted: bool) -> SchedulePlan:
         """Plan the schedules of a guest's threads.
 
         :param noted: whether the guest perhaps has priorities of the agent.
-        :return: the new schedules by thread id, sentences about settings that the guest cannot have, and the
-            ids of all threads that run guest CPUs.
         """
         guest, place = target.guest, target.assignment
         present = self._read_schedules(guest)
         priority, members = self.priority_of(guest), frozenset(present)
         if priority is None or place is None:
-            return decide_schedules(present, (), USUAL, noted), (), members
+            return SchedulePlan(decide_schedules(present, (), USUAL, noted), (), members)
         found = {tid: procfs.thread_affinity(tid) for tid in present}
         threads = {tid: cpus for tid, cpus in found.items() if cpus is not None}
         has_others = bool(self._driver.thread_ids(guest) - present.keys())
@@ -256,7 +266,7 @@ class RealtimeController(GuestController):
         # schedule with time slices.
         schedule = realtime_schedule(priority, in_turn=not has_names)
         changes = decide_schedules(present, chosen, schedule, noted)
-        return changes, (f"{OPTION}: {reason}",) if reason else (), members
+        return SchedulePlan(changes, (f"{OPTION}: {reason}",) if reason else (), members)
 
     def _read_schedules(self, guest: Guest) -> dict[int, ThreadSchedule]:
         """The schedules of the threads that run guest CPUs, by thread id."""

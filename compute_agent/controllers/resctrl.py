@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from compute_agent.classes.guest_classes import parse_annotation
 from compute_agent.controllers.base import (
@@ -209,6 +209,20 @@ next sync() tries again.
 _FULL: Final = (errno.ENOSPC, errno.EBUSY)
 
 
+class GroupOutcome(NamedTuple):
+    """The groups after a sync.
+
+    - ``plan`` is the plan of the last attempt.
+    - ``held_up`` is, by group, the error that prevents its wanted state.
+    - ``is_complete`` is whether the kernel has all groups of the first attempt.
+    """
+
+    resolution: GroupResolution
+    plan: GroupPlan
+    held_up: Mapping[str, ResctrlError]
+    is_complete: bool
+
+
 class ResctrlController(KernelController):
     """Keeps the groups of one resctrl mount, and the threads of guests in them.
 
@@ -279,7 +293,8 @@ class ResctrlController(KernelController):
         # If this sync() fails halfway, the next sync() must not be skipped. So ``_synced`` is cleared before
         # the writes.
         self._synced = None
-        resolution, plan, held_up, is_complete = self._carry_out(wanted.cache_demands, present)
+        outcome = self._carry_out(wanted.cache_demands, present)
+        resolution, plan, held_up = outcome.resolution, outcome.plan, outcome.held_up
         # The demands have not changed, yet the plan is not empty: another program changed these groups.
         if wanted == self._wanted:
             # A group that is removed belonged to a guest that has left, which is no drift.
@@ -295,7 +310,7 @@ class ResctrlController(KernelController):
         # Threads are moved before ``_synced`` is set: if a thread cannot be moved, the next sync() must not
         # be skipped.
         self._move_all(targets)
-        if is_complete:
+        if outcome.is_complete:
             # The groups are read again after writes, because the kernel rounds bandwidths to its steps.
             self._synced = (wanted, self._read_present() if plan.steps else present)
         if held_up:
@@ -397,16 +412,11 @@ class ResctrlController(KernelController):
         except BadSchemataError as error:
             raise DriverError(f"resctrl cannot be understood: {error}") from error
 
-    def _carry_out(
-        self, wanted: Iterable[GuestDemand], present: ResctrlGroups
-    ) -> tuple[GroupResolution, GroupPlan, Mapping[str, ResctrlError], bool]:
+    def _carry_out(self, wanted: Iterable[GuestDemand], present: ResctrlGroups) -> GroupOutcome:
         """Plan and write the groups for the ``wanted`` demands.
 
         If the kernel refuses to make a group, the groups are planned and written again without it. A guest
         that gets no group of its own gets the next suitable group.
-
-        :return: the groups, the plan of the last attempt, by group the error that prevents its wanted state,
-            and whether the kernel has all groups of the first attempt.
         """
         control, max_groups = self.control, None
         barred: dict[str, str] = {}
@@ -437,7 +447,7 @@ class ResctrlController(KernelController):
                         "A resctrl group cannot be created, so its guests use another group: %s", error
                     )
                     barred[name] = f"its resctrl group cannot be made: {error}"
-        return resolution, plan, held_up, not held_up and not barred and max_groups is None
+        return GroupOutcome(resolution, plan, held_up, not held_up and not barred and max_groups is None)
 
     def _record_changes(self, plan: GroupPlan, held_up: Mapping[str, ResctrlError]) -> None:
         """Record events for changed cache ways and bandwidths of classes."""

@@ -470,7 +470,7 @@ class FlavorSource(Protocol):
         ...
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The flavor of a guest; an empty flavor if its definition has none, or if another driver has it.
+        """The flavor of a guest; an empty flavor if the guest has none, or belongs to another driver.
 
         :raises DriverError: the definition cannot be read.
         """

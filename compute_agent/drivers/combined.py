@@ -58,8 +58,8 @@ def _pass_on(method: Method) -> Method:
     """
 
     @functools.wraps(method)
-    def call_driver(self: CombinedDriver, guest: Guest, *arguments: Any) -> Any:
-        return getattr(self._driver_of(guest), method.__name__)(guest, *arguments)
+    def call_driver(self: CombinedDriver, guest: Guest, *arguments: Any, **named: Any) -> Any:
+        return getattr(self._driver_of(guest), method.__name__)(guest, *arguments, **named)
 
     return cast(Method, call_driver)
 

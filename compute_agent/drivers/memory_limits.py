@@ -28,7 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from compute_agent.drivers.base import UNLIMITED, MemoryLimits, OomKill
 from compute_agent.drivers.cgroup import GuestCgroup
@@ -160,6 +160,19 @@ def oom_score_adj(pid: int) -> int | None:
     return int(text) if text else None
 
 
+class ScoreComparison(NamedTuple):
+    """The ``oom_score_adj`` of a guest, and the value to write.
+
+    - ``present`` is the lowest score that differs from the wanted score, because processes of one guest can
+      have different scores. It is None if no score is wanted, if the kernel has refused the score, or if no
+      process shows its score.
+    - ``goal`` is the score to write; None if nothing has to be written.
+    """
+
+    present: int | None
+    goal: int | None
+
+
 class OomScores:
     """Compares and writes ``oom_score_adj`` of guests, and remembers the guests with a refused score."""
 
@@ -168,24 +181,21 @@ class OomScores:
 
     def compare_scores(
         self, guest: Guest, pids: Iterable[int], wanted: int | None, is_own: bool
-    ) -> tuple[int | None, int | None]:
-        """The present score of a guest, and the score to write; None if no score is wanted or to be written.
-
-        Processes of one guest can have different scores. The present score is the lowest one that differs
-        from ``wanted``.
+    ) -> ScoreComparison:
+        """Compare the scores of a guest's processes with the ``wanted`` score.
 
         :param is_own: whether the agent has set the score. Otherwise a score other than the default 0 belongs
             to another program.
         """
         # A refused score would be tried again in each round.
         if wanted is None or guest.uuid in self._refused:
-            return None, None
+            return ScoreComparison(None, None)
         scores = {score for pid in pids if (score := oom_score_adj(pid)) is not None}
         others = scores - {wanted}
         # One process with another score is enough for a write, because processes inherit the score of their
         # parent.
         goal = wanted if others and (is_own or others <= {0}) else None
-        return min(others or scores, default=None), goal
+        return ScoreComparison(min(others or scores, default=None), goal)
 
     def write(self, guest: Guest, pids: Iterable[int], score: int) -> None:
         """Write the score to all processes of a guest.

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from compute_agent.host.kernel_files import SysFiles
 from compute_agent.host.topology import CpuCluster, CpuCore, CpuDie, CpuPackage
@@ -122,7 +122,14 @@ _HYBRID_PMUS: Final = {"cpu_core": "performance", "cpu_atom": "efficiency", "cpu
 """The performance monitoring units of hybrid x86 processors. Each one lists the CPUs of one kind of core."""
 
 
-def read_states(files: SysFiles, info: CpuInfo) -> tuple[CpuSet, CpuSet]:
+class CpuStates(NamedTuple):
+    """The CPUs that the host has, and those of them that are online."""
+
+    present: CpuSet
+    online: CpuSet
+
+
+def read_states(files: SysFiles, info: CpuInfo) -> CpuStates:
     """Read the present and the online CPUs, including those outside of the agent's cpuset and affinity."""
     folders = frozenset(files.list_numbers(CPU_FOLDER, "cpu"))
     online = files.cpu_list(f"{CPU_FOLDER}/online")
@@ -137,7 +144,7 @@ def read_states(files: SysFiles, info: CpuInfo) -> tuple[CpuSet, CpuSet]:
             "The folder %s lists no CPUs, so the agent uses the CPUs of /proc/cpuinfo",
             files.root / CPU_FOLDER,
         )
-    return (folders if present is None else present) | online, online
+    return CpuStates((folders if present is None else present) | online, online)
 
 
 def read_online(root: Path) -> frozenset[int]:

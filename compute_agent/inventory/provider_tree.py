@@ -159,15 +159,21 @@ def device_of(name: str) -> str:
     return address if PCI_ADDRESS.fullmatch(address) else ""
 
 
-def with_stock_names(tree: ProviderTree) -> ProviderTree:
-    """The tree with ``CUSTOM_LLC`` for ``LLC`` and ``CUSTOM_MBA`` for ``MBA``, for a stock Placement."""
+def with_stock_names(tree: ProviderTree, known: Collection[str] = ()) -> ProviderTree:
+    """The tree with ``CUSTOM_LLC`` for ``LLC`` and ``CUSTOM_MBA`` for ``MBA``, for a stock Placement.
+
+    :param known: the classes that the server knows. Their names stay.
+    """
+    replaced = {name: stock for name, stock in STOCK_NAMES.items() if name not in known}
+    if not replaced:
+        return tree
     return replace(
         tree,
         nodes=tuple(
             replace(
                 node,
-                inventories={STOCK_NAMES.get(name, name): held for name, held in node.inventories.items()},
-                withheld={STOCK_NAMES.get(name, name): amount for name, amount in node.withheld.items()},
+                inventories={replaced.get(name, name): held for name, held in node.inventories.items()},
+                withheld={replaced.get(name, name): amount for name, amount in node.withheld.items()},
             )
             for node in tree.nodes
         ),

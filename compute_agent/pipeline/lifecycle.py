@@ -83,7 +83,10 @@ class GuestLifecycle:
         """Uuids of the guests for which the log already has a warning about a missing allocation."""
 
     def begin_with(self, saved: AgentState, limits: Limits) -> None:
-        """Remember the state that the previous run of the agent has saved, and limits, for take_over()."""
+        """Remember, for take_over(), what the previous run of the agent has saved.
+
+        :param limits: the limits that throttling has set, by uuid of the guest.
+        """
         self._cache.migrations = dict(saved.migrations)
         self._cache.hold_for(saved.unclaimed, time.monotonic())
         self._saved, self._limits, self._owners = saved.guests, limits, saved.history.holders
@@ -400,7 +403,10 @@ class GuestLifecycle:
             self._cache.unclaimed[uuid] = UnclaimedHolding(saved.allocation, time.monotonic())
 
     def reconcile_guests(self) -> None:
-        """Update the cache from the driver's list of guests, and mark guests with drifted settings."""
+        """Update the cache from the driver's list of guests, and mark guests with drifted settings.
+
+        :raises DriverError: the driver cannot list the guests.
+        """
         awaited = self._awaited or frozenset()
         with procfs.sharing_reads() as readings:
             running = self._list_known(awaited)

@@ -18,7 +18,6 @@ from typing import Final, TypeVar
 from compute_agent.inventory.provider_tree import ProviderTree, with_stock_names
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.messages import full_name
-from compute_agent.model.resource import STOCK_NAMES
 from compute_agent.report.answers import (
     ConcurrentUpdateError,
     ConflictError,
@@ -458,7 +457,7 @@ class HostReporter:
 
         If nova-compute owns the root, the tree has these names already.
         """
-        return tree if STOCK_NAMES.keys() <= self.reader.known_names().classes else with_stock_names(tree)
+        return with_stock_names(tree, self.reader.known_names().classes)
 
     def remove_own(self, root_uuid: str) -> ReportOutcome:
         """Delete the agent's own providers without allocations, and its attributes of Nova's devices."""

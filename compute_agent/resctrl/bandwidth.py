@@ -7,7 +7,8 @@
 - ARM MPAM takes percents. The kernel converts the values to fractions of a few bits, and back when they are
   read.
 
-A function that encodes a bandwidth raises BandwidthUnknownError if the hardware has no value for it.
+A function that encodes a bandwidth raises BandwidthUnknownError if the hardware has no value for it, or if
+the value depends on the option ``memory_bandwidth_gbps``, which is not set.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The files of a resctrl mount. No other module reads or writes these files.
 
 A method, and each function of this package that takes a :class:`ResctrlFilesystem`, raises ResctrlError if a
-file cannot be read, or if the kernel refuses a change.
+file cannot be read, or if the kernel refuses a change. The docstrings of exceptions from this rule say so.
 """
 
 from __future__ import annotations

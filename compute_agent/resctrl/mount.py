@@ -171,6 +171,7 @@ def open_handle(mount: ResctrlMount, options: ResctrlOptions, root: Path = Path(
     """Read the capabilities of a mount.
 
     :param root: the folder that contains ``proc`` of the machine.
+    :raises ResctrlError: a file of the mount cannot be read.
     :raises BadSchemataError: the schemata of the default group cannot be parsed.
     """
     files = ResctrlFilesystem(mount.path)

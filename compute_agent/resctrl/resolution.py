@@ -272,7 +272,7 @@ def resolve_groups(
     :param max_groups: the maximum number of groups, if the kernel has refused to make more.
     :param barred: for each group that cannot be made, the reason.
     """
-    return _GroupResolver(host, classes, present, barred).resolve_demands(demands, max_groups)
+    return _GroupResolver(host, classes, present, barred, max_groups).resolve_demands(demands)
 
 
 class _GroupResolver:
@@ -284,6 +284,7 @@ class _GroupResolver:
         classes: Mapping[str, ShareSpec],
         present: ResctrlGroups,
         barred: Mapping[str, str],
+        max_groups: int | None,
     ) -> None:
         self.host = host
         self.present = present
@@ -296,19 +297,20 @@ class _GroupResolver:
             name: self.usable_share(share, host.class_group(name)) for name, share in classes.items()
         }
         self.sharing = share_groups(host, self.classes, present)
-        self.capacity = self.group_capacity()
+        fitting = self.group_capacity()
+        self.capacity = fitting if max_groups is None else min(max_groups, fitting)
 
     def refuse_rule(self, name: str, reason: str) -> None:
+        """Record that a guest or a class does not get one of its rules."""
         # If two rules of a guest fail for the same reason, the reason is reported once.
         if reason not in self.refused.setdefault(name, []):
             self.refused[name].append(reason)
 
-    def resolve_demands(self, demands: Iterable[GuestDemand], max_groups: int | None) -> GroupResolution:
+    def resolve_demands(self, demands: Iterable[GuestDemand]) -> GroupResolution:
+        """Resolve the groups of the classes and of the guests with these demands."""
         host = self.host
         # Equal priorities are ordered by name, so that equal inputs give equal groups.
         guests = sorted(map(self.possible_demand, demands), key=lambda one: (-one.priority, one.guest))
-        if max_groups is not None:
-            self.capacity = min(max_groups, self.capacity)
         names = self.admitted_groups(guests)
         for name, group in self.sharing.by_class.items():
             if group not in names:
@@ -350,14 +352,12 @@ class _GroupResolver:
         return GroupResolution(groups, membership, moves, refused)
 
     def refuse_group(self, name: str, group: str) -> None:
+        """Record that a guest or a class does not get its group."""
         self.refuse_rule(name, self.barred.get(group, f"all {self.capacity} resctrl groups are taken"))
-
-    def class_share(self, demand: GuestDemand) -> ShareSpec:
-        return self.classes.get(demand.qos_class, ShareSpec())
 
     def whole_share(self, demand: GuestDemand) -> ShareSpec:
         """The share of a guest, completed by the share of its class."""
-        return demand.share.overlaid_on(self.class_share(demand))
+        return demand.share.overlaid_on(self.classes.get(demand.qos_class, ShareSpec()))
 
     def usable_share(self, share: ShareSpec, name: str) -> ShareSpec:
         """The share without its unsupported parts. Each of these parts is recorded as refused for ``name``.

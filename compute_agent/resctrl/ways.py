@@ -271,8 +271,8 @@ def assign_ways(
         if partition.rules.min_bits <= wanted[owner] <= left:
             served.append(owner)
             left -= wanted[owner]
-    # A reason has the ways that are left in the end. In the next call, the served owners come first, and the
-    # reason is the same.
+    # The reason names the ways that are left in the end: in the next call, the served owners come first, so
+    # the reason stays the same.
     refused = {
         owner: _refusal_reason(partition, wanted[owner], left) for owner in order if owner not in served
     }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -25,7 +25,6 @@ from compute_agent.drivers.base import GuestThreads
 from compute_agent.model.messages import printable_text
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.guest_cache import GuestView
-from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.usage.rounds import (
     MeasuredGuest,
     MeasuringRound,
@@ -57,7 +56,7 @@ class GuestMetrics(Collector):
 
     def __init__(
         self,
-        guests: GuestPipeline,
+        guest_views: Callable[[], Sequence[GuestView]],
         driver: GuestThreads,
         classes: Callable[[], QosClasses],
         limits: Callable[[], RequestedLimits],
@@ -68,13 +67,14 @@ class GuestMetrics(Collector):
     ) -> None:
         """Register the metrics.
 
+        :param guest_views: returns present copies of all guests.
         :param limits: returns the limits of guests that watermarks and interference request.
         :param max_guests: returns the maximum number of guests that get series in Prometheus; None means all
             guests.
         :param root: the folder that contains ``proc``, usually ``/``; it is not a prefix of cgroup paths.
         :param clock: returns monotonic seconds.
         """
-        self._guests = guests
+        self._guest_views = guest_views
         self._subjects = SubjectFactory(driver)
         self._classes = classes
         self._limits = limits
@@ -100,7 +100,7 @@ class GuestMetrics(Collector):
         families, most = _GuestFamilies(), self._max_guests()
         if most == 0:
             return iter(families.all_families)
-        views = {view.guest.uuid: view for view in self._guests.guest_views()}
+        views = {view.guest.uuid: view for view in self._guest_views()}
         subjects = self._subjects.build_subjects([*views.values()], self._classes())
         now = MeasuringRound(self._clock(), self._root, subjects)
         counted = guest_cpu_seconds(now)
@@ -194,7 +194,18 @@ class _GuestFamilies:
             labels=("guest", "direction"),
         )
         #: The metric families, in the order in which a scrape lists them.
-        self.all_families: tuple[Metric, ...] = tuple(vars(self).values())
+        self.all_families: tuple[Metric, ...] = (
+            self._info,
+            self._entitlement,
+            self._limit,
+            self._cpu,
+            self._throttled,
+            self._pressure,
+            self._memory,
+            self._swap,
+            self._faults,
+            self._io,
+        )
 
     def add_view(self, view: GuestView) -> None:
         """Add series with the name, class, project and flavor of a guest, and with its allocated amounts."""

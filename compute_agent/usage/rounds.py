@@ -280,7 +280,7 @@ def parse_swapped_in(text: str) -> int:
 def counter_rate(
     path: str, parse: Callable[[str], int], now: MeasuringRound, before: MeasuringRound | None
 ) -> float | None:
-    """The growth of a counter in a file since the round ``before``, a second; None if unknown.
+    """The growth per second of a counter in a file since the round ``before``; None if unknown.
 
     The rate is negative if the counter began again, for example because a device was removed.
     """

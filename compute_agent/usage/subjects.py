@@ -60,7 +60,7 @@ CacheAllotments = Callable[[GuestView], Mapping[ThrottleControl, GuestAllotment]
 class SubjectInputs(NamedTuple):
     """The facts from which the subject of a guest is built.
 
-    - ``can_swap``: the host has swap, so that the guest's memory can be limited.
+    - ``can_swap`` is whether the host has swap; only then, the memory of guests can be limited.
     - ``group`` is the path of the guest's cgroup v2 folder. Without a folder, the agent measures ``pids`` or,
       if these are empty, the main process.
     - ``caches`` are the guest's allotments of ways and memory bandwidth, for each L3 cache with limits.

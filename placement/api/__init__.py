@@ -8,7 +8,8 @@ Nouns
 Modules
     Each resource of OpenStack Placement has a module with its name, with two exceptions: ``allocations`` also
     has the usages and the reshaper, and ``resource_providers`` also has the aggregates. Modules for the
-    resources of ``/ext/v1`` are in ``ext``. Only ``app`` imports the modules of resources.
+    resources of ``/ext/v1`` are in ``ext``, except its version document. Only ``app`` imports the modules of
+    resources.
     - ``call`` has the class of requests, functions that make answers, and the decorator of handlers. It finds
       the microversion of a request. ``errors`` makes error answers, and ``versions`` the version documents.
     - ``middleware`` puts the layers together: ``auth`` with ``identity`` (Keystone), ``request_log``,

@@ -7,7 +7,7 @@ A request passes the layers in this order:
 - applications beside the API, such as the console, and CORS (if configured);
 - authentication, Flask.
 
-This module also has the folder through which the processes of the service share their metrics, because the
+This module also sets the folder through which the processes of the service share their metrics, because the
 folder has to be known before prometheus_client is imported.
 """
 

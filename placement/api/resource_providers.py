@@ -120,6 +120,7 @@ def path_uuid(text: str, missing: Callable[[str], NotFound] = providers.no_provi
     """Convert a uuid from a path to its canonical form, as in the database.
 
     :param missing: a function that returns the error for a text that is no uuid.
+    :raises NotFound: the text is no uuid.
     """
     canonical = canonical_uuid(text)
     if canonical is None:

@@ -30,7 +30,8 @@ def open_database(url: str) -> Iterator[ServiceDatabase]:
 
 Takeover = Callable[[cfg.ConfigOpts], str | None]
 """A function that takes over a database of another program before the migration, if the configuration allows
-this. It returns a description of the steps, or None if no database had to be taken over.
+this. It returns a description of the steps, or None if no database had to be taken over. It raises
+Unavailable if the database cannot be taken over.
 """
 
 

@@ -103,6 +103,7 @@ _MAX_TOTALS: Final = 12
 _MAX_COLUMNS: Final = 6
 """Maximum number of classes in the list of hosts."""
 _MAX_CHOICES: Final = 250
+"""Maximum number of classes, of traits and of aggregates that a page offers as filters."""
 PER_PAGE: Final = 40
 """Number of hosts on one page."""
 
@@ -362,7 +363,7 @@ def natural_order(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def filter_choices(snapshot: ModelSnapshot) -> tuple[list[str], list[str], list[str]]:
-    """Return at most 250 classes, traits and aggregates each, which visitors can choose as filters."""
+    """Return the first :data:`_MAX_CHOICES` classes, traits and aggregates each, for filters of visitors."""
     classes = sorted(snapshot.by_class, key=lambda name: (name not in FIRST_CLASSES, name))
     traits, aggregates = sorted(snapshot.by_trait), sorted(snapshot.by_aggregate)
     return classes[:_MAX_CHOICES], traits[:_MAX_CHOICES], aggregates[:_MAX_CHOICES]

@@ -157,7 +157,7 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
 
 
 _CHANGE: Final = (rest.UPDATE_PROVIDER_TRAITS, ext.WRITE_TREE, ext.ATTRIBUTES, ext.CHANGE_ATTRIBUTES)
-"""The policy rules that the REST API requires for the same change."""
+"""The policy rules that the REST API requires to disable or enable a host."""
 _MAX_REASON: Final = 255
 """Maximum number of characters of a reason, because the attribute that stores it cannot be longer."""
 _TRIES: Final = 5  # several tries are needed, because claims of other clients change the generation meanwhile

@@ -195,7 +195,7 @@ def text_of(fields: Mapping[str, str], name: str, longest: int = MAX_NAME) -> st
 
 
 def field_texts(fields: Mapping[str, str], names: Iterable[str], longest: int = MAX_NAME) -> dict[str, str]:
-    """Return these fields of a form or a query string, see :func:`text_of`."""
+    """Return these fields of a form or a query string by name, each as :func:`text_of` returns it."""
     return {name: text_of(fields, name, longest) for name in names}
 
 

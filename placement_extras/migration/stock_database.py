@@ -8,7 +8,7 @@ same database.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,33 +33,37 @@ class StockTables:
         self._prefix = prefix
         self.metadata = sa.MetaData()
         self.providers = self._add_table(
-            *("resource_providers", "id", "generation", "root_provider_id", "parent_provider_id"),
+            "resource_providers",
+            ("id", "generation", "root_provider_id", "parent_provider_id"),
             uuid=sa.String,
             name=sa.String,
         )
+        limits = ("total", "reserved", "min_unit", "max_unit", "step_size")
         self.inventories = self._add_table(
-            *("inventories", "id", "resource_provider_id", "resource_class_id", "total", "reserved"),
-            *("min_unit", "max_unit", "step_size"),
+            "inventories",
+            ("id", "resource_provider_id", "resource_class_id", *limits),
             allocation_ratio=sa.Float,
         )
         self.allocations = self._add_table(
-            *("allocations", "id", "resource_provider_id", "resource_class_id", "used"), consumer_id=sa.String
+            "allocations", ("id", "resource_provider_id", "resource_class_id", "used"), consumer_id=sa.String
         )
         self.consumers = self._add_table(
-            *("consumers", "id", "project_id", "user_id", "generation", "consumer_type_id"), uuid=sa.String
+            "consumers", ("id", "project_id", "user_id", "generation", "consumer_type_id"), uuid=sa.String
         )
-        self.projects = self._add_table("projects", "id", external_id=sa.String)
-        self.users = self._add_table("users", "id", external_id=sa.String)
-        self.types = self._add_table("consumer_types", "id", name=sa.String)
-        self.classes = self._add_table("resource_classes", "id", name=sa.String)
-        self.traits = self._add_table("traits", "id", name=sa.String)
-        self.aggregates = self._add_table("placement_aggregates", "id", uuid=sa.String)
-        self.provider_traits = self._add_table("resource_provider_traits", "resource_provider_id", "trait_id")
+        self.projects = self._add_table("projects", ("id",), external_id=sa.String)
+        self.users = self._add_table("users", ("id",), external_id=sa.String)
+        self.types = self._add_table("consumer_types", ("id",), name=sa.String)
+        self.classes = self._add_table("resource_classes", ("id",), name=sa.String)
+        self.traits = self._add_table("traits", ("id",), name=sa.String)
+        self.aggregates = self._add_table("placement_aggregates", ("id",), uuid=sa.String)
+        self.provider_traits = self._add_table(
+            "resource_provider_traits", ("resource_provider_id", "trait_id")
+        )
         self.provider_aggregates = self._add_table(
-            "resource_provider_aggregates", "resource_provider_id", "aggregate_id"
+            "resource_provider_aggregates", ("resource_provider_id", "aggregate_id")
         )
 
-    def _add_table(self, table: str, /, *integers: str, **others: Any) -> sa.Table:
+    def _add_table(self, table: str, integers: Sequence[str], /, **others: Any) -> sa.Table:
         """Describe a table by the names of its columns with integers, and the types of its other columns."""
         typed = {**dict.fromkeys(integers, sa.Integer), **others}
         times = {"created_at": sa.DateTime, "updated_at": sa.DateTime}

@@ -85,9 +85,7 @@ def joint_fields(
     asking: command.Command, parsed_args: argparse.Namespace, *, needs_source: bool = True
 ) -> dict[str, Any]:
     """Return the fields for one request, or for the requests of several consumers."""
-    asked = _place_fields(asking, parsed_args, needs_source=needs_source) | given_fields(
-        parsed_args, "topology"
-    )
+    asked = _place_fields(asking, parsed_args, needs_source=needs_source)
     if parsed_args.count is None and not parsed_args.and_query:
         if parsed_args.different_hosts:
             raise exceptions.CommandError(
@@ -106,7 +104,7 @@ def joint_fields(
 
 
 def request_fields(asking: command.Command, parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields for a query or a flavor, the hosts and their order, and the owner of the consumer."""
+    """Return the fields for a query or a flavor, its topology, the hosts and their order, and the owner."""
     return _place_fields(asking, parsed_args) | owner_fields(parsed_args)
 
 

@@ -1,6 +1,6 @@
 """Commands of ``openstack`` for reservations and free windows, which osc-placement does not have.
 
-Calendar programs can read the windows of a project at a secret address.
+Further commands make the secret address at which calendar programs read the windows of a project.
 """
 
 import argparse

@@ -179,8 +179,12 @@ class ClusterSimulation:
         #: for each host, by its root, the number of slots with a changed free amount
         self._touched: dict[int, int] = {}
         self._asking: dict[int, _RequestRoom] = {}
-        self.is_coupled = cloud.is_coupled
+        self._cloud = cloud
         self._by_root = {tree.root.id: (tree, shared) for tree, shared in self.hosts}
+
+    def is_coupled(self, found: FlavorFootprints, tree: HostTree) -> bool:
+        """Return whether guests of a flavor at a host can take the same slots; see :class:`CloudHosts`."""
+        return self._cloud.is_coupled(found, tree)
 
     def free(self, slot: Slot) -> int:
         """Return the free amount of a slot, which can be negative, or the usable amount of a pool."""

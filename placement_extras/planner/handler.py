@@ -84,9 +84,9 @@ def parse(
     """Return the requests and the topologies in a body, by the names of their flavors.
 
     :param forms: the registered fields that can replace a query, such as a flavor of Nova.
-    :raises InvalidRequest: a flavor is wrong. The message has the name of the flavor, and the reason. A
-        topology needs dedicated CPUs or memory to split, and a query with a microversion from 1.29 on. It
-        cannot be combined with 'moves' or 'proportion'.
+    :raises InvalidRequest: 'drain' has no hosts, or a flavor is wrong, or two flavors have the same name.
+        A topology is wrong without dedicated CPUs or memory to split, with a microversion before 1.29, and
+        together with 'moves' or 'proportion'. The message names the flavor.
     """
     if body["drain"] and body["maintenance"] is None and not body["excluded_hosts"]:
         raise InvalidRequest("'drain' needs hosts in 'excluded_hosts', but this list is empty.")

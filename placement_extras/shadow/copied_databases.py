@@ -68,8 +68,9 @@ class CopyMoment:
 def check_databases(databases: CopiedDatabases) -> None:
     """Raise ServiceError if the database cannot be copied; change nothing."""
     with (
-        _open_copy(databases) as (source, _),
         open_database(databases.target) as database,
+        # a copy of SQLite takes time and space, so the target is opened first
+        _open_copy(databases) as (source, _),
         database.read() as conn,
     ):
         importer.examine_source(source, skip_orphans=True)

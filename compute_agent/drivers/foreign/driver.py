@@ -41,7 +41,7 @@ from compute_agent.drivers.foreign.values import (
     NODES,
     GoalChoice,
 )
-from compute_agent.drivers.memory_limits import OomScores, OomWatch
+from compute_agent.drivers.memory_limits import OomScores, OomWatch, ScoreComparison
 from compute_agent.drivers.peer import LookBudget, PeerDriver, PeerHint
 from compute_agent.drivers.undivided import UndividedThreads, undivided_cpus
 from compute_agent.model import cpuset
@@ -297,15 +297,15 @@ class ForeignDriver(PeerDriver, UndividedThreads):
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The memory limits of the guest if they differ from ``wanted``, otherwise None."""
         found = self._compare_guest(guest, self._memory_choice(guest, wanted))
-        present, goal = self._compare_scores(guest, wanted)
-        if not found.differing and goal is None:
+        scores = self._compare_scores(guest, wanted)
+        if not found.differing and scores.goal is None:
             return None
-        return values.present_memory(found.present, wanted, None if goal is None else present)
+        return values.present_memory(found.present, wanted, None if scores.goal is None else scores.present)
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
         """Set the memory limits that differ from ``wanted``, and read them back."""
         changed = self._apply(guest, self._memory_choice(guest, wanted))
-        _, score = self._compare_scores(guest, wanted)
+        score = self._compare_scores(guest, wanted).goal
         if score is None:
             return changed
         # The first score is noted before it is written: after a crash between the two, the next agent still
@@ -378,7 +378,7 @@ class ForeignDriver(PeerDriver, UndividedThreads):
         """The devices of the host, without those of ``wanted`` for which the guest cannot have limits."""
         return self._folders.block_devices
 
-    def _compare_scores(self, guest: Guest, wanted: MemoryLimits) -> tuple[int | None, int | None]:
+    def _compare_scores(self, guest: Guest, wanted: MemoryLimits) -> ScoreComparison:
         """See :meth:`OomScores.compare_scores`."""
         pids, is_own = self._scored_processes(guest, wanted), self._editor.record_of(guest).scored
         return self._scores.compare_scores(guest, pids, wanted.oom_score_adj, is_own)

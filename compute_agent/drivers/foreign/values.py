@@ -248,7 +248,7 @@ def present_limits(present: Values) -> CpuLimits:
 
 
 def own_limit(present: Values, noted: Values) -> Values:
-    """The memory limit of the guest's own."""
+    """The guest's own memory limit."""
     return {MEMORY_MAX: own_value(MEMORY_MAX, present, noted)}
 
 

@@ -18,7 +18,7 @@ from compute_agent.drivers.libvirt.connection import LibvirtConnection
 from compute_agent.drivers.libvirt.domain_definition import SOFT_LIMIT
 from compute_agent.drivers.libvirt.domain_table import DomainTable
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
-from compute_agent.drivers.memory_limits import OomScores
+from compute_agent.drivers.memory_limits import OomScores, ScoreComparison
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 
@@ -42,13 +42,13 @@ class DomainMemory:
         The field ``high`` has the soft limit.
         """
         known = self._table.find_living(guest)
-        present, goal = self._compare_scores(known, wanted)
+        scores = self._compare_scores(known, wanted)
         live, defined = _soft_limit_differs(known, wanted)
-        if goal is None and not live and not defined:
+        if scores.goal is None and not live and not defined:
             return None
         limit = known.soft_limit if live else known.definition.soft_limit
         high = UNLIMITED if limit is None else limit * _KIB
-        return MemoryLimits(high=high if live or defined else None, oom_score_adj=present)
+        return MemoryLimits(high=high if live or defined else None, oom_score_adj=scores.present)
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
         """Write ``oom_score_adj`` of the QEMU process and the soft limit if they differ from ``wanted``."""
@@ -66,7 +66,7 @@ class DomainMemory:
 
         :raises OSError: the score cannot be written, or the agent cannot store that the score is its own.
         """
-        _, score = self._compare_scores(known, wanted)
+        score = self._compare_scores(known, wanted).goal
         if score is None:
             return
         with self._table.changing:
@@ -78,7 +78,7 @@ class DomainMemory:
             if score == 0:
                 self._records.save(replace(record, scored=False))
 
-    def _compare_scores(self, known: RunningDomain, wanted: MemoryLimits) -> tuple[int | None, int | None]:
+    def _compare_scores(self, known: RunningDomain, wanted: MemoryLimits) -> ScoreComparison:
         """See :meth:`OomScores.compare_scores`."""
         guest, is_own = known.guest, self._record_of(known).scored
         return self._scores.compare_scores(guest, [guest.pid], wanted.oom_score_adj, is_own)

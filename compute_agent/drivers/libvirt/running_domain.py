@@ -317,7 +317,9 @@ class RunningDomain:
         return self._group
 
     def pin_rest(self, settings: CpuSettings) -> None:
-        """Pin the threads of QEMU that libvirt did not pin, such as helper threads without cgroups.
+        """Pin the threads of QEMU that libvirt did not pin.
+
+        On a host without cgroups, libvirt does not pin helper threads, for example.
 
         :raises DriverError: the kernel refuses the CPUs of a thread.
         """
@@ -469,9 +471,10 @@ class DomainTuning:
                 self._pin_role(role, wanted_cpus(it, settings), persistent=False)
 
     def bind_memory(self, has: MemoryBinding, nodes: frozenset[int], persistent: bool = False) -> None:
-        """Bind the memory of the running domain, or in its definition if ``persistent``, to NUMA nodes.
+        """Bind the memory of the running domain to NUMA nodes.
 
         :param has: the present binding.
+        :param persistent: whether the persistent definition is changed instead of the running domain.
         """
         change: dict[str, Any] = {"numa_nodeset": cpuset.format(nodes)}
         # While the domain runs, libvirt refuses a mode other than the present one. So the mode is set only if

@@ -23,7 +23,7 @@ from typing import Final
 from compute_agent.drivers import memory_limits, procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings, Listener, MemoryLimits, OomKill
 from compute_agent.drivers.cgroup import CgroupRoot, GuestCgroup, group_name
-from compute_agent.drivers.memory_limits import OomScores
+from compute_agent.drivers.memory_limits import OomScores, ScoreComparison
 from compute_agent.drivers.processes import guest_cgroup, launch
 from compute_agent.drivers.processes.process_table import ProcessTable
 from compute_agent.drivers.processes.records import DRIVER, ProcessRecord, RecordStore
@@ -431,10 +431,11 @@ class ProcessDriver(UndividedThreads):
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The limits of the guest's group and processes; None if they agree with the ``wanted`` limits."""
         record = self._table.running_record(guest.uuid)
-        todo, present, goal = self._compare_memory(guest, record, wanted, self._recent_list(guest)[0])
-        if not todo and goal is None:
+        todo = _differing_limits(record, wanted)
+        scores = self._compare_scores(guest, record, wanted, self._recent_list(guest)[0])
+        if not todo and scores.goal is None:
             return None
-        return memory_limits.present_limits(record.own_group, wanted, present)
+        return memory_limits.present_limits(record.own_group, wanted, scores.present)
 
     def memory_missing(self, guest: Guest, wanted: MemoryLimits) -> Sequence[str]:
         """Always empty: guests without a group are documented, and all other guests have all limits."""
@@ -448,7 +449,8 @@ class ProcessDriver(UndividedThreads):
         """
         record = self._table.running_record(guest.uuid)
         pids, group = list(_guest_threads(record)[0]), record.own_group
-        todo, _, score = self._compare_memory(guest, record, wanted, pids)
+        todo = _differing_limits(record, wanted)
+        score = self._compare_scores(guest, record, wanted, pids).goal
         if not todo and score is None:
             return False
         try:
@@ -471,17 +473,14 @@ class ProcessDriver(UndividedThreads):
             raise DriverError(f"the kernel did not apply {wanted} to guest {guest}, which has {left}")
         return True
 
-    def _compare_memory(
+    def _compare_scores(
         self, guest: Guest, record: ProcessRecord, wanted: MemoryLimits, pids: Iterable[int]
-    ) -> tuple[dict[str, int], int | None, int | None]:
-        """The limits to write, by file, the present ``oom_score_adj``, and the score to write."""
-        group = record.own_group
-        todo = {} if group is None else memory_limits.differing_limits(group, wanted, record.limits)
+    ) -> ScoreComparison:
+        """See :meth:`OomScores.compare_scores`."""
         # The score of a started guest comes from no other program: the guest inherits the score that the
         # agent's unit sets.
         is_own = not record.adopted or memory_limits.OOM_SCORE in record.limits
-        scores = self._scores.compare_scores(guest, pids, wanted.oom_score_adj, is_own)
-        return todo, *scores
+        return self._scores.compare_scores(guest, pids, wanted.oom_score_adj, is_own)
 
     # Block I/O
 
@@ -552,6 +551,12 @@ def _signal_guest(record: ProcessRecord, number: signal.Signals) -> None:
                 os.kill(pid, number)
             else:
                 os.killpg(pid, number)
+
+
+def _differing_limits(record: ProcessRecord, wanted: MemoryLimits) -> dict[str, int]:
+    """The memory limits to write, by file; empty for a guest without a group of its own."""
+    group = record.own_group
+    return {} if group is None else memory_limits.differing_limits(group, wanted, record.limits)
 
 
 def _guest_threads(record: ProcessRecord) -> tuple[dict[int, frozenset[int]], bool]:

@@ -1,4 +1,4 @@
-"""The API ``/ext/v1``, in addition to the API of OpenStack Placement, with a blueprint for each resource.
+"""The API ``/ext/v1``, in addition to the API of OpenStack Placement, with a blueprint for each module.
 
 This API has no microversions. Instead, its version document (:mod:`placement.api.versions`) has a version,
 which grows with each addition to the API.

@@ -26,7 +26,7 @@ from placement.store.time_profile import iso_time
 
 blueprint = Blueprint("ext_changes", __name__)
 
-EVENTS_PATH: Final = f"{EXT}/time_events"
+_EVENTS_PATH: Final = f"{EXT}/time_events"
 
 # each query reads only the version of the database, as before every answer
 _PAUSE: Final = 0.25
@@ -97,7 +97,7 @@ def _changes_answer(call: ApiRequest, found: ProviderChanges) -> Response:
     return call.json_answer(document)
 
 
-@api_operation(blueprint, "GET", EVENTS_PATH, None, writes_json=True)
+@api_operation(blueprint, "GET", _EVENTS_PATH, None, writes_json=True)
 def list_interval(call: ApiRequest) -> Response:
     """List the events in an interval.
 
@@ -129,5 +129,5 @@ def list_interval(call: ApiRequest) -> Response:
             "marker": f"{last.instant}_{last.kind}_{last.consumer}",
             "project_id": page.project_id,
         }
-        document["links"] = next_links(EVENTS_PATH, following)
+        document["links"] = next_links(_EVENTS_PATH, following)
     return call.json_answer(document)

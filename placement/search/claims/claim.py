@@ -18,7 +18,7 @@ from placement.read_model.trees import ZONE
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import CandidateSearch
 from placement.search.candidates import AllocationCandidate
-from placement.search.claims.topology import Distances, TopologyPolicy
+from placement.search.claims.topology import DISTANCE_CRITERIA, Distances, TopologyPolicy
 from placement.search.request import CandidatesRequest
 from placement.store.allocations import Allocation
 from placement.store.consumers import ConsumerOwnership
@@ -316,8 +316,7 @@ class ClaimScenario:
         # group
         moving = {each.consumer for each in wanted}
         groups = {name: members_by_host(each, moving) for name, each in members.items()}
-        # distances are computed from attributes of all hosts, and most claims do not need them
-        far = any(each.topology is not None or "numa_distance" in dict(each.order) for each in wanted)
+        far = any(each.topology is not None or DISTANCE_CRITERIA & dict(each.order).keys() for each in wanted)
         sizes = {name: size(each, moving) for name, each in members.items()}
         distances = snapshot.zone_distances() if far else {}
         return cls(snapshot, searches or KnownSearches(snapshot), groups, distances, sizes)

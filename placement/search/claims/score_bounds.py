@@ -29,7 +29,7 @@ from placement.search.claims.scores import (
     position_in_range,
     used_share,
 )
-from placement.search.claims.topology import LOCAL, REMOTE, SPLIT
+from placement.search.claims.topology import LOCAL, NUMA_DISTANCE, REMOTE, SPLIT
 from placement.search.conditions import needs_of
 from placement.search.roots import SharingProviders
 
@@ -115,7 +115,7 @@ class ScoreUpperBounds:
             return self._standing_bounds(name.removeprefix(ATTRIBUTE), low=low)
         if name == "numa_nodes":
             return [1 / fewest for fewest in self._fewest_zones_each]
-        if name == "numa_distance":
+        if name == NUMA_DISTANCE:
             nearest = max(1, min([REMOTE, *self._world.distances.values()]))
             apart = min(1.0, LOCAL / nearest)
             return [apart if fewest > 1 else 1.0 for fewest in self._fewest_zones_each]

@@ -11,7 +11,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from itertools import chain, combinations
 from typing import Final
@@ -23,12 +24,10 @@ from placement.read_model.trees import HostTree, TreeClass
 from placement.search.budget import SearchBudget
 from placement.search.candidates import AllocationCandidate, CandidatePattern
 from placement.search.claims.claim import ChoiceScore, ClaimScenario, HostChoice, WantedClaim, zone_of
-from placement.search.claims.topology import LOCAL, distance_of
+from placement.search.claims.topology import DISTANCE_CRITERIA, LOCAL, NUMA_DISTANCE, distance_of
 
 ATTRIBUTE: Final = "attribute:"
 """Prefix of criteria that are attributes of providers; the name of the attribute follows."""
-DISTANCE: Final = "distance"
-"""The criterion that reads the lineages of providers."""
 
 Found = AllocationCandidate | HostChoice
 """A choice to score: a candidate from the search, or a complete :class:`HostChoice`."""
@@ -51,7 +50,9 @@ class ChoiceScorer:
         # the terms of a pattern (its amounts and zones) are keyed by class of trees and pattern: equivalent
         # hosts give the same amounts from the same positions
         self._terms: dict[tuple[TreeClass, int], _PatternTerms] = {}
-        self._with_lineages = any(name == DISTANCE for name, _ in wanted.order)
+        #: the weights are absolute, because the criterion of a negative weight gives a reversed score
+        self._criteria = [(name, abs(weight), criterion_of(name, weight)) for name, weight in wanted.order]
+        self._reads_lineages = any(each.reads_lineages for _, _, each in self._criteria)
         #: for each requested class, the sums by tree, and the requested amount
         self._asked = {
             name: (world.snapshot.sums_of(name), amount)
@@ -65,11 +66,9 @@ class ChoiceScorer:
         Devices that are equal for the request can still differ in attributes, and in free amounts above the
         requested amounts. NUMA nodes that are equal for the request can have different distances.
         """
-        names = {name for name, _ in self._wanted.order}
-        return (
-            "best_fit" not in names
-            and not any(name.startswith(ATTRIBUTE) for name in names)
-            and not ("numa_distance" in names and self._world.distances)
+        return not any(
+            each.compares_devices or (name in DISTANCE_CRITERIA and self._world.distances)
+            for name, _, each in self._criteria
         )
 
     def score_choice(self, found: Found) -> ChoiceScore:
@@ -77,9 +76,7 @@ class ChoiceScorer:
         # scores are computed only for choices in the answer, because the search compares ranks and needs no
         # single scores
         taking = self._taken_by(found)
-        criteria = {
-            name: self._criterion_value(taking, name, weight) or 0.0 for name, weight in self._wanted.order
-        }
+        criteria = {name: each.score(taking) or 0.0 for name, _, each in self._criteria}
         return ChoiceScore(-self._rank_taken(taking)[1], criteria)
 
     def rank_choice(self, found: Found) -> Rank:
@@ -88,22 +85,15 @@ class ChoiceScorer:
 
     def _rank_taken(self, taking: _TakenAmounts) -> Rank:
         lacks, total = False, 0.0
-        for name, weight in self._wanted.order:
-            value = self._criterion_value(taking, name, weight)
+        for _, weight, each in self._criteria:
+            value = each.score(taking)
             # a choice without the attribute comes after all choices with it, whatever its other scores are
             lacks = lacks or value is None
-            # abs() is needed, because a negative weight has already reversed the score. score_bounds adds in
-            # the same order, so that rounding errors are equal
-            total += abs(weight) * (value or 0.0)
+            # score_bounds adds in the same order, so that rounding errors are equal
+            total += weight * (value or 0.0)
         # the rank is negative, because a heap returns the smallest rank first, and the best choice has the
         # largest sum
         return lacks, -total
-
-    def _criterion_value(self, taking: _TakenAmounts, name: str, weight: float) -> float | None:
-        criterion = CRITERIA.get(name)
-        if criterion is not None:
-            return criterion(taking)
-        return attribute_score(self._world.snapshot, taking, name.removeprefix(ATTRIBUTE), low=weight < 0)
 
     def _taken_by(self, found: Found) -> _TakenAmounts:
         if isinstance(found, AllocationCandidate):
@@ -114,7 +104,7 @@ class ChoiceScorer:
                 terms = self._terms.get((tree.kind, id(pattern)))
                 if terms is None:
                     terms = self._terms[tree.kind, id(pattern)] = _PatternTerms.from_pattern(
-                        self._world, tree, pattern, with_lineages=self._with_lineages
+                        self._world, tree, pattern, with_lineages=self._reads_lineages
                     )
                 return _TreeTaking(self._world, self._wanted, self._asked, tree, terms)
             found = HostChoice.from_candidate(self._world.snapshot, found)
@@ -165,7 +155,7 @@ class _PatternTerms:
 
     ``zones`` are the positions of NUMA nodes. ``demands`` are pairs of a slot and the amount taken there.
     ``lineages`` has the lineage (the provider and its ancestors) of each provider that serves a group with a
-    suffix. ``lineages`` is empty unless the claim's order has the criterion ``distance``.
+    suffix. ``lineages`` is empty if no criterion of the claim reads lineages.
     """
 
     pattern: CandidatePattern
@@ -334,7 +324,7 @@ def group_score(taking: _TakenAmounts) -> float:
     return group.host_preference(taking.host_ids(), world.members_beside(group), world.size_of(group))
 
 
-def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *, low: bool) -> float | None:
+def attribute_score(taking: _TakenAmounts, name: str, *, low: bool) -> float | None:
     """Return the position of the choice's attribute in the range of all providers, from 0 to 1 (the best).
 
     A provider without a number for the attribute counts with the number of its nearest ancestor that has a
@@ -343,6 +333,7 @@ def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *
 
     :param low: whether the lowest number of the attribute is the best.
     """
+    snapshot = taking.world.snapshot
     found = [number_of(snapshot, provider, name) for provider in taking.providers()]
     numbers = [each for each in found if each is not None]
     whole = snapshot.attribute_range(name)
@@ -365,15 +356,41 @@ def position_in_range(whole: tuple[float, float], number: float, *, low: bool) -
     return 1 - part if low else part
 
 
-CRITERIA: Final[Mapping[str, Callable[[_TakenAmounts], float]]] = {
-    "pack": pack_score,
-    "spread": spread_score,
-    "numa_nodes": zones_score,
-    "numa_distance": distance_score,
-    DISTANCE: nearness_score,
-    "best_fit": fit_score,
-    "group": group_score,
+@dataclass(frozen=True, slots=True)
+class OrderCriterion:
+    """A criterion of the order of claims.
+
+    - ``score``: returns the score of a choice, from 0 to 1 (the best); None if the choice lacks the attribute
+      that is compared.
+    - ``compares_devices``: whether devices that are equal for the request can have different scores. If not,
+      the search tries only one of several equal devices.
+    - ``reads_lineages``: whether the score depends on :meth:`_TakenAmounts.device_lineages`.
+    """
+
+    score: Callable[[_TakenAmounts], float | None]
+    compares_devices: bool = field(kw_only=True)
+    reads_lineages: bool = field(kw_only=True)
+
+
+CRITERIA: Final[Mapping[str, OrderCriterion]] = {
+    "pack": OrderCriterion(pack_score, compares_devices=False, reads_lineages=False),
+    "spread": OrderCriterion(spread_score, compares_devices=False, reads_lineages=False),
+    "numa_nodes": OrderCriterion(zones_score, compares_devices=False, reads_lineages=False),
+    # the criterion compares no devices: the scores of equal nodes differ only by DISTANCE_CRITERIA
+    NUMA_DISTANCE: OrderCriterion(distance_score, compares_devices=False, reads_lineages=False),
+    "distance": OrderCriterion(nearness_score, compares_devices=False, reads_lineages=True),
+    "best_fit": OrderCriterion(fit_score, compares_devices=True, reads_lineages=False),
+    "group": OrderCriterion(group_score, compares_devices=False, reads_lineages=False),
 }
+
+
+def criterion_of(name: str, weight: float) -> OrderCriterion:
+    """Return a criterion by its name in an order; a negative weight of an attribute reverses its scores."""
+    return CRITERIA.get(name) or OrderCriterion(
+        partial(attribute_score, name=name.removeprefix(ATTRIBUTE), low=weight < 0),
+        compares_devices=True,
+        reads_lineages=False,
+    )
 
 
 def used_share(used: int, capacity: int, taken: int) -> float:

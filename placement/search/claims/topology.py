@@ -52,6 +52,12 @@ _MAX_ORDERED: Final = 4
 Distances = Mapping[tuple[int, int], int]
 """A dict from the provider ids of two zones, in ascending order, to the distance of the zones."""
 
+NUMA_DISTANCE: Final = "numa_distance"
+"""The criterion of orders that prefers zones near each other."""
+# distances are computed from attributes of all hosts, and most claims do not need them
+DISTANCE_CRITERIA: Final = frozenset({NUMA_DISTANCE})
+"""The criteria that read distances: scenarios of other claims without a topology policy have no distances."""
+
 
 def distance_of(distances: Distances, one: int, other: int) -> int:
     """Return the distance of two zones (NUMA nodes), in units of the ACPI SLIT."""

@@ -6,7 +6,12 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compute_agent.controllers.isolation import IsolationController, IsolationSettings, count_isolation
+from compute_agent.controllers.isolation import (
+    IsolationController,
+    IsolationSettings,
+    count_isolation,
+    isolation_level,
+)
 from compute_agent.isolation.decision import KERNEL_MANAGED
 from compute_agent.isolation.facts import DEFAULT_MASK
 from compute_agent.isolation.shell import HostIsolator
@@ -56,6 +61,12 @@ def test_the_level_is_that_of_the_guest_or_else_of_its_class(host):
     for target, expected in levels:
         host.controller.sync((target,), ())
         assert default_mask(host) == expected
+
+
+def test_no_guest_is_isolated_without_the_controller(host):
+    target = with_level(class_target("a", "LSR", 2), IsolationLevel.ALONE)
+    assert isolation_level((host.controller,), target.guest.settings) is IsolationLevel.ALONE
+    assert isolation_level((), target.guest.settings) is IsolationLevel.SHARED
 
 
 def test_a_guest_is_refused_the_masks_that_stay_on_its_own_cpus(host):

@@ -51,7 +51,7 @@ def test_an_order_goes_to_the_driver_of_the_guest(both, first, second):
     assert both.apply_cpu_settings(guest, ONE)
     assert second.observed_cpus(guest) == {1}
     assert first.observed_cpus(other) == CPUS
-    both.stop(guest, 0)
+    both.stop(guest, timeout=0)
     assert both.guests() == [other]
 
 

@@ -296,6 +296,14 @@ def test_stock_placement_gets_custom_classes_with_the_same_inventories() -> None
     assert stock.root == tree.root
 
 
+def test_a_server_that_knows_some_of_the_classes_gets_these_under_their_names() -> None:
+    topology = machine(cores=4)
+    tree = tree_of(topology, platform=control(topology))
+    (cache,) = with_stock_names(tree, {"LLC", "VCPU"}).providers_of("LLC")
+    assert set(cache.inventories) == {"LLC", "CUSTOM_MBA"}
+    assert with_stock_names(tree, {"LLC", "MBA"}) == tree
+
+
 MACHINES = st.builds(
     machine,
     packages=st.integers(1, 2),

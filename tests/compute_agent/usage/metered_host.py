@@ -31,7 +31,7 @@ class MeteredHost:
         self.registry = registry or CollectorRegistry()
         self.now = 0.0
         GuestMetrics(
-            self,
+            lambda: list(self.views),
             FakeDriver({0}),
             lambda: CLASSES,
             lambda: self.limits,
@@ -39,9 +39,6 @@ class MeteredHost:
             self.registry,
             clock=lambda: self.now,
         )
-
-    def guest_views(self):
-        return list(self.views)
 
     def add(self, uuid, files=FILES, allocation=None, **identity):
         group = self.folder / uuid

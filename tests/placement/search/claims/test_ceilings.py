@@ -19,7 +19,7 @@ from placement.search.claims import scores as module
 from placement.search.claims.claim import ClaimScenario, Order, WantedClaim
 from placement.search.claims.placement import choices_at_hosts
 from placement.search.claims.score_bounds import ScoreUpperBounds
-from placement.search.claims.scores import ChoiceScorer, best_first
+from placement.search.claims.scores import CRITERIA, ChoiceScorer, best_first
 from placement.search.claims.topology import TopologyPolicy
 from placement.search.request import CandidatesRequest
 from placement.store.groups import ConsumerGroup, GroupPolicy
@@ -27,16 +27,7 @@ from tests.examples import examples
 from tests.placement.search.claims.strategies import OWNER, anything, hosts, nodes, queries, wants, zoned
 from tests.placement.search.snapshots import build, build_scenario
 
-CRITERIA = (
-    "pack",
-    "spread",
-    "numa_nodes",
-    "numa_distance",
-    "distance",
-    "best_fit",
-    "group",
-    "attribute:price",
-)
+ORDERED = (*CRITERIA, "attribute:price")
 POLICIES = st.sampled_from(
     (GroupPolicy.SOFT_AFFINITY, GroupPolicy.SOFT_ANTI_AFFINITY, GroupPolicy.ANTI_AFFINITY)
 )
@@ -44,7 +35,7 @@ POLICIES = st.sampled_from(
 
 @st.composite
 def orders(draw: st.DrawFn) -> Order:
-    names = draw(st.lists(st.sampled_from(CRITERIA), min_size=1, max_size=3, unique=True))
+    names = draw(st.lists(st.sampled_from(ORDERED), min_size=1, max_size=3, unique=True))
     low = draw(st.booleans())
     weights = [draw(st.sampled_from((0.1, 1.0, 3.0))) for _ in names]
     return tuple(
