@@ -5,11 +5,13 @@ import sqlite3
 import subprocess
 import tempfile
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from placement.exceptions import InvalidRequest
+from placement.db import migration
+from placement.exceptions import InvalidRequest, ServiceError
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.migration import importer
 from placement_extras.migration.stock_database import StockContent
@@ -90,11 +92,20 @@ def test_a_moment_is_quiet_without_a_write_in_flight(
 
 @pytest.fixture
 def source(tmp_path: Path) -> CopiedDatabases:
-    """A file of one megabyte that is copied."""
-    file = tmp_path / "stock.sqlite"
+    """A file of one megabyte that is copied, and an empty database of ours."""
+    file, ours = tmp_path / "stock.sqlite", f"sqlite:///{tmp_path / 'ours.sqlite'}"
+    migration.upgrade_schema(ours)
     with closing(sqlite3.connect(file)) as there, there:
         there.execute("CREATE TABLE t AS SELECT zeroblob(1000000) AS x")
-    return CopiedDatabases(f"sqlite:///{file}", "", OWNER, ())
+    return CopiedDatabases(f"sqlite:///{file}", ours, OWNER, ())
+
+
+def test_an_unusable_target_is_named_before_anything_is_copied(
+    source: CopiedDatabases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(ServiceError, match="no schema yet"):
+        copied_databases.check_databases(replace(source, target=f"sqlite:///{tmp_path / 'empty.sqlite'}"))
 
 
 def test_a_missing_folder_for_the_copy_is_named(
