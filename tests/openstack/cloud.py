@@ -130,9 +130,14 @@ def cloud(
         yield made
 
 
-def wait_for_cloud(happens: Callable[[], bool], what: str, seconds: float = _SECONDS) -> None:
+def wait_for_cloud(
+    happens: Callable[[], bool],
+    what: str,
+    seconds: float = _SECONDS,
+    evidence: Callable[[], object] | None = None,
+) -> None:
     """Wait for the condition, longer than for other programs."""
-    wait_for(happens, what, seconds=seconds, pause=0.3)
+    wait_for(happens, what, evidence=evidence, seconds=seconds, pause=0.3)
 
 
 @contextmanager

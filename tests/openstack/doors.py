@@ -267,19 +267,24 @@ def _resize_silver(story: DoorStory, flavor: str) -> None:
 
 def _shelve(story: DoorStory) -> None:
     _shelve_all(story)
-    story.act("unshelve", None, "ACTIVE")
+    _unshelve_all(story, None)
 
 
 def _offload(story: DoorStory) -> None:
     _shelve_all(story)
     story.act("shelveOffload", None, "SHELVED_OFFLOADED")
-    story.act("unshelve", {"host": A}, "ACTIVE")
+    _unshelve_all(story, {"host": A})
 
 
+# One guest after the other: Glance's database in a file takes or loses one image at a time.
 def _shelve_all(story: DoorStory) -> None:
-    # One after the other: Glance's database in a file takes one image at a time.
     for name in GUESTS:
         story.servers.act(name, "shelve", until="SHELVED")
+
+
+def _unshelve_all(story: DoorStory, body: Any) -> None:
+    for name in GUESTS:
+        story.servers.act(name, "unshelve", body, until="ACTIVE")
 
 
 def _kill_agent(story: DoorStory) -> None:

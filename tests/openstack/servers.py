@@ -184,7 +184,13 @@ class Servers:
                 raise CloudFailed(f"{name}: {server.get('fault', {}).get('message')}")
             return server["status"] == status and server["OS-EXT-STS:task_state"] is None
 
-        wait_for_cloud(is_so, f"{name} is {status}")
+        wait_for_cloud(is_so, f"{name} is {status}", evidence=lambda: self._last_action(name))
+
+    def _last_action(self, name: str) -> Any:
+        """The last action on the server, with the results and errors of its steps."""
+        path = f"/servers/{self._uuids[name]}/os-instance-actions"
+        last = self._compute.get(path)["instanceActions"][0]
+        return self._compute.get(f"{path}/{last['request_id']}")["instanceAction"]
 
     def _service(self, host: str, body: Any) -> None:
         """Change Nova's record of a `nova-compute`."""
