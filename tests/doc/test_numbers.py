@@ -2,8 +2,10 @@
 
 import re
 
+from compute_agent.agent.reload import SETTLE_SECONDS
+from compute_agent.agent.service import LOOK_SECONDS
 from placement.server import connection, worker
-from tests.doc.pages import SITE
+from tests.doc.pages import SITE, pages
 
 PROXY = (SITE / "install" / "proxy.md").read_text(encoding="utf-8")
 
@@ -40,3 +42,14 @@ def test_limits_of_the_proxies_on_the_page_match_them() -> None:
     assert setting("client_max_body_size") == connection.MAX_BODY // 1024**2
     for answer in ("timeout server", "proxy_read_timeout"):
         assert setting(answer) > connection.ANSWER_TIMEOUT
+
+
+def test_pages_agree_about_the_seconds_until_the_agent_applies_a_changed_file() -> None:
+    said = re.compile(r"agent applies [^.]*?within (\w+ \w+)")
+    found = {
+        page.stem: seconds for page in pages() for seconds in said.findall(" ".join(page.read_text().split()))
+    }
+    assert {"agent", "compute-agent-options", "change-cpu-sets", "guest-classes"} <= found.keys()
+    assert set(found.values()) == {"three seconds"}, found
+    # At the first look the file is perhaps still too new, and the next look reads it.
+    assert LOOK_SECONDS + SETTLE_SECONDS < 3
