@@ -249,8 +249,6 @@ def _has_login(conf: cfg.ConfigOpts) -> bool:
 
 def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
     """Return why tokens cannot be validated with ``[keystone_authtoken]`` at present; None if they can."""
-    # nothing is logged, because the returned text has the reason
-    logging.disable()
     try:
         middleware = AuthToken(lambda environ, start_response: [], conf)
         if not _has_login(conf):
@@ -260,8 +258,6 @@ def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
         return str(error)
     except CannotAsk as error:
         return f"[{GROUP}]: {error}"
-    finally:
-        logging.disable(logging.NOTSET)
     return None
 
 

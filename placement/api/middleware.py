@@ -29,13 +29,14 @@ from werkzeug.exceptions import BadRequest
 
 from placement import extensions
 from placement.api.app import create_app
-from placement.api.auth import add_authentication
+from placement.api.auth import add_authentication, check_options
 from placement.api.call import provide_service
 from placement.api.garbage import GcScheduler
 from placement.api.request_log import RequestLog
 from placement.api.service import PlacementService
 from placement.db.database import ServiceDatabase
 from placement.optional_packages import missing_package
+from placement.policies.enforcer import PolicyEnforcer
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -148,7 +149,15 @@ def _side_applications() -> list[SideApplication]:
 
 
 def check_requirements(conf: cfg.ConfigOpts) -> None:
-    """Raise ValueError if traces or side applications are enabled, but lack something that they need."""
+    """Raise ValueError if the service cannot start with these options.
+
+    The reason is its authentication or a policy file, or that traces or side applications are enabled, but lack
+    something that they need. The URL of the database has a check of its own,
+    :func:`placement.db.engine.check_url`.
+    """
+    check_options(conf)
+    # the object is made and dropped, because its constructor reads the files
+    PolicyEnforcer(conf)
     if conf.tracing.enabled:
         _tracing_class()
     for each in _side_applications():

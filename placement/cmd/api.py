@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oslo_config import cfg
 
-from placement.api import auth, middleware
+from placement.api import middleware
 from placement.api.request_log import set_up_logging
 from placement.cmd.common import check_bind
 from placement.conf import PROJECT, new_config
@@ -58,7 +58,6 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         # the options are checked in the parent process, so that a wrong option causes only one message, and
         # not one message for each worker
-        auth.check_options(conf)
         middleware.check_requirements(conf)
         engine.check_url(conf.placement_database.connection)
     except ValueError as error:

@@ -1,8 +1,10 @@
 """The command ``placement-status upgrade check``, which checks whether this version can start."""
 
+import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import sqlalchemy as sa
@@ -14,7 +16,7 @@ from placement.cmd.common import open_database
 from placement.conf import PROJECT, files_from_environment, installed_version, new_config, opts
 from placement.conf.reservations import limited_classes
 from placement.conf.unknown import misspelt_options
-from placement.db import migration, sqlite_file
+from placement.db import engine, migration, sqlite_file
 from placement.db.tables import consumers
 from placement.exceptions import Unavailable
 from placement.maintenance import audit
@@ -23,9 +25,9 @@ from placement.store import known_names
 # oslo.upgradecheck documents this number
 _UNEXPECTED: Final = 255
 """The exit status after an unexpected error."""
-# these errors are raised for an unreachable database or an old schema, for an invalid URL or tables of
-# another program, and for a missing driver
-_UNUSABLE: Final = (Unavailable, sa.exc.SQLAlchemyError, ImportError)
+# these errors are raised for an invalid URL, an unreachable database or an old schema, and for tables of
+# another program
+_UNUSABLE: Final = (Unavailable, sa.exc.SQLAlchemyError)
 _AUDIT: Final = "'placement-manage audit' names them;"
 
 
@@ -53,7 +55,13 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
     def _check_options(self) -> Result:
         try:
             opts.check_values(self._conf)
+            # the service is imported only here, because its import takes half as long as the command itself
+            from placement.api.middleware import check_requirements
+
+            with _no_logging():
+                check_requirements(self._conf)
         except (cfg.Error, ValueError) as error:
+            self._told.add(str(error))
             return Result(Code.FAILURE, str(error))
         if found := list(misspelt_options(self._conf)):
             return Result(Code.WARNING, "; ".join(found))
@@ -78,15 +86,19 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
     def _try_action(self, action: Callable[[str], object]) -> Result:
         """Call the action with the URL of the database; return a failure if the database cannot be used."""
         try:
-            self._require_file()
+            self._require_database()
             action(self._conf.placement_database.connection)
         except _UNUSABLE as error:
             self._told.add(str(error))
             return Result(Code.FAILURE, str(error))
         return Result(Code.SUCCESS)
 
-    def _require_file(self) -> None:
-        """Raise Unavailable if the database is a file that does not exist."""
+    def _require_database(self) -> None:
+        """Raise Unavailable if the URL cannot be used, or if the database is a file that does not exist."""
+        try:
+            engine.check_url(self._conf.placement_database.connection)
+        except ValueError as error:
+            raise Unavailable(str(error)) from error
         # this is checked before a connection is made, because SQLite would create a missing file
         if (reason := sqlite_file.missing_file(self._conf.placement_database.connection)) is not None:
             raise Unavailable(sqlite_file.file_obstacle(self._conf.placement_database.connection) or reason)
@@ -149,13 +161,19 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         except (cfg.Error, ValueError):
             return Result(Code.SUCCESS)  # another check reports this error
         if strategy != "keystone":
-            return Result(Code.SUCCESS)
+            return Result(
+                Code.WARNING,
+                f"[api] auth_strategy is {strategy}: requests are not authenticated, and each client can act as"
+                " administrator. Use keystone, except for development and tests.",
+            )
         # the libraries for Keystone are imported only here, because their import takes a third of the time of
         # the command
         from placement.api.identity import keystone_obstacle
 
-        reason = keystone_obstacle(self._conf)
-        if reason is None:
+        with _no_logging():
+            reason = keystone_obstacle(self._conf)
+        # the check of the options has already shown the reasons for which the service cannot start
+        if reason is None or reason in self._told:
             return Result(Code.SUCCESS)
         return Result(Code.WARNING, f"{reason}. Until this is mended, the service cannot validate tokens.")
 
@@ -173,7 +191,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
     ) -> Result:
         """Return success if ``find`` returns None; otherwise return ``code`` with its text and the advice."""
         try:
-            self._require_file()
+            self._require_database()
             with open_database(self._conf) as database, database.read() as conn:
                 wrong = find(conn)
         except _UNUSABLE as error:
@@ -182,6 +200,16 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
             reason = see_above if str(error) in self._told else str(error)
             return Result(Code.FAILURE, f"Not checked: {reason}")
         return Result(Code.SUCCESS) if wrong is None else Result(code, f"{wrong} {advice}")
+
+
+@contextmanager
+def _no_logging() -> Iterator[None]:
+    """Log nothing during this context, because the results of the checks have the reasons."""
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

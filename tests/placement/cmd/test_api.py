@@ -110,6 +110,16 @@ def test_a_database_that_cannot_be_used_is_one_line_on_stderr(config_file, capsy
     assert complaint in told
 
 
+def test_a_policy_file_that_cannot_be_used_is_one_line_on_stderr(config_file, tmp_path, capsys):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("{")
+    with config_file.open("a") as file:
+        file.write(f"[oslo_policy]\npolicy_file = {policy}\n")
+    assert api.main(["--config-file", str(config_file), "--bind", f"127.0.0.1:{free_port()}"]) == 1
+    (told,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("placement-api: ")]
+    assert told.startswith(f"placement-api: Policy files {policy} cannot be used: ")
+
+
 def test_a_console_without_what_signing_in_needs_is_one_line_on_stderr(config_file, capsys, monkeypatch):
     monkeypatch.setattr("placement_extras.console.find_spec", lambda name: None)
     config_file.write_text(

@@ -9,7 +9,7 @@ import os
 import pytest
 
 from placement.cmd.status import main
-from placement.db import migration, sqlite_file
+from placement.db import engine, migration, sqlite_file
 from tests.placement.sql import execute_sql
 from tests.ports import free_port
 
@@ -36,12 +36,18 @@ def url(sqlite_url):
 @pytest.fixture
 def conf_file(tmp_path, url):
     file = tmp_path / "placement.conf"
-    file.write_text(f"[api]\nauth_strategy = noauth2\n[placement_database]\nconnection = {url}\n")
+    file.write_text(f"[placement_database]\nconnection = {url}\n")
     return file
 
 
 @pytest.fixture
-def check(conf_file, capsys):
+def keystone(monkeypatch):
+    """A Keystone that answers."""
+    monkeypatch.setattr("placement.api.identity.keystone_obstacle", lambda conf: None)
+
+
+@pytest.fixture
+def check(conf_file, keystone, capsys):
     """A function that runs the checks; it returns the exit status, and the result and details of each
     check.
     """
@@ -63,7 +69,7 @@ def test_a_sound_database_passes_every_check(check):
     assert check() == (SUCCESS, dict.fromkeys(ALL_CHECKS, (SUCCESS, None)))
 
 
-def test_the_table_is_that_of_openstacks_commands(conf_file, capsys):
+def test_the_table_is_that_of_openstacks_commands(conf_file, keystone, capsys):
     assert main(["--config-file", str(conf_file), "upgrade", "check"]) == SUCCESS
     lines = [line.strip("| ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert lines[:4] == ["Upgrade Check Results", "Check: Configuration", "Result: Success", "Details: None"]
@@ -88,7 +94,7 @@ def test_a_database_with_two_revisions_is_a_failure_that_says_what_to_do(check, 
 
 @pytest.mark.parametrize(
     "url",
-    ["sqlite:////nowhere/placement.sqlite", "nonsense", "postgresql+psycopg://someone@127.0.0.1:9/placement"],
+    ["sqlite:////nowhere/placement.sqlite", "sqlite:/x", "postgresql+psycopg://someone@127.0.0.1:9/placement"],
 )
 def test_a_database_that_cannot_be_reached_is_a_failure(check, url):
     status, results = check()
@@ -98,6 +104,13 @@ def test_a_database_that_cannot_be_reached_is_a_failure(check, url):
         "Not checked: the database cannot be used yet: correct the problem above, and run the check again."
     )
     assert results["Policy File JSON to YAML Migration"][0] == SUCCESS
+
+
+@pytest.mark.parametrize("url", ["sqlite:/x", "mysql+nodriver://host/placement"])
+def test_a_connection_that_cannot_be_used_has_the_error_of_placement_api(check, url):
+    with pytest.raises(ValueError, match=r"^\[placement_database\] connection cannot be used: ") as error:
+        engine.check_url(url)
+    assert check()[1]["Database"] == (FAILURE, str(error.value))
 
 
 def test_a_database_that_is_not_there_is_a_failure_and_is_not_made(check, tmp_path):
@@ -223,7 +236,6 @@ project_domain_name = Default
     ("section", "complaint"),
     [
         ("", "[keystone_authtoken] auth_type is not set"),
-        ("[keystone_authtoken]\nauth_type = passwort\n", "[keystone_authtoken] cannot be used: "),
         (LOGIN.replace("username", "#username"), "[keystone_authtoken]: "),
         (LOGIN, "[keystone_authtoken]: Unable to establish connection to http://127.0.0.1:"),
     ],
@@ -238,6 +250,46 @@ def test_a_keystone_that_cannot_be_asked_is_a_warning(conf_file, url, capsys, se
     assert (warning["check"], warning["result"]) == ("Keystone", WARNING)
     assert warning["details"].startswith(complaint)
     assert warning["details"].endswith("the service cannot validate tokens.")
+
+
+def test_a_login_with_which_the_service_cannot_start_is_one_failure(conf_file, capsys):
+    with conf_file.open("a") as file:
+        file.write("[keystone_authtoken]\nauth_type = passwort\n")
+    assert main(["--config-file", str(conf_file), "upgrade", "check", "--json"]) == FAILURE
+    out, errors = capsys.readouterr()
+    assert errors == ""
+    (failure,) = [each for each in json.loads(out)["checks"] if each["result"] != SUCCESS]
+    assert failure["check"] == "Configuration"
+    assert failure["details"].startswith("[keystone_authtoken] cannot be used: ")
+
+
+def test_a_console_without_what_signing_in_needs_is_a_failure(check, conf_file, monkeypatch):
+    monkeypatch.setattr("placement_extras.console.find_spec", lambda name: None)
+    with conf_file.open("a") as file:
+        file.write("[console]\nenabled = true\n")
+    status, results = check()
+    assert (status, results["Configuration"][0]) == (FAILURE, FAILURE)
+    assert results["Configuration"][1].startswith(
+        "[console] enabled, where visitors sign in, needs cryptography, which is not installed"
+    )
+
+
+def test_a_policy_file_that_cannot_be_used_is_a_failure(check, conf_file, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("{")
+    with conf_file.open("a") as file:
+        file.write(f"[oslo_policy]\npolicy_file = {policy}\n")
+    status, results = check()
+    assert (status, results["Configuration"][0]) == (FAILURE, FAILURE)
+    assert results["Configuration"][1].startswith(f"Policy files {policy} cannot be used: ")
+
+
+def test_requests_without_authentication_are_a_warning(check, conf_file):
+    with conf_file.open("a") as file:
+        file.write("[api]\nauth_strategy = noauth2\n")
+    status, results = check()
+    assert (status, results["Keystone"][0]) == (WARNING, WARNING)
+    assert results["Keystone"][1].startswith("[api] auth_strategy is noauth2: requests are not authenticated")
 
 
 def test_a_misspelt_option_is_a_warning_and_one_of_openstack_placement_is_none(check, conf_file):
