@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -23,6 +23,7 @@ from placement.db.tables import (
 from placement.read_model.provider import Inventory
 from placement.read_model.rows import INVENTORY_COLUMNS
 from placement.store import time_schedule
+from placement.store.time_profile import HoldKey, by_key, needed_holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,19 +239,48 @@ _without_inventory: Final = _with_names.where(_i.provider_id.is_(None))
 
 
 def over_capacity(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return the inventories with allocations of more than the capacity.
+    """Return the inventories with allocations of more than the capacity, not counting maintenances.
 
     Such an inventory is no defect of the service: clients are allowed to reduce an inventory below its usage.
     """
-    return [
-        DatabaseFinding(
-            AuditProblem.OVER_CAPACITY,
-            provider_id,
-            uuid,
-            f"{name}: {used} used of {Inventory(*inventory).capacity}",
-        )
-        for provider_id, uuid, name, used, *inventory in conn.execute(_over_capacity)
-    ]
+    rows = conn.execute(_over_capacity).all()
+    of_maintenances = _usage_by_maintenances(conn, {row.uuid for row in rows})
+    findings = []
+    for provider_id, uuid, name, used, *inventory in rows:
+        capacity = Inventory(*inventory).capacity
+        if (rest := used - of_maintenances.get((uuid, name), 0)) > capacity:
+            detail = f"{name}: {rest} used of {capacity}"
+            findings.append(DatabaseFinding(AuditProblem.OVER_CAPACITY, provider_id, uuid, detail))
+    return findings
+
+
+def _usage_by_maintenances(conn: sa.Connection, providers: Collection[str]) -> dict[HoldKey, int]:
+    """Return the part of the usage of these providers that there would not be without maintenances.
+
+    A maintenance is booked without a check of the capacity, so that guests can move until it begins. Until
+    then, its amounts are a part of the hold.
+    """
+    maintenances = set(conn.execute(_maintenances).scalars()) if providers else set()
+    if not maintenances:
+        return {}
+    schedule = time_schedule.read_schedule(conn, of_providers=providers)
+    holds = dict(schedule.holds)
+    others = [each for each in schedule.amounts if each.consumer not in maintenances]
+    holds_of_others = needed_holds(others, schedule.now)
+    booked = by_key(each for each in schedule.amounts if each.consumer in maintenances)
+    return {
+        key: sum(each.used for each in amounts if each.has_begun)
+        + holds.get(key, 0)
+        - holds_of_others.get(key, 0)
+        for key, amounts in booked.items()
+    }
+
+
+_maintenances: Final = (
+    sa.select(_c.uuid)
+    .join(reservations, reservations.c.consumer_id == _c.id)
+    .where(reservations.c.is_maintenance)
+)
 
 
 def without_inventory(conn: sa.Connection) -> list[DatabaseFinding]:

@@ -94,7 +94,11 @@ def test_a_database_with_two_revisions_is_a_failure_that_says_what_to_do(check, 
 
 @pytest.mark.parametrize(
     "url",
-    ["sqlite:////nowhere/placement.sqlite", "sqlite:/x", "postgresql+psycopg://someone@127.0.0.1:9/placement"],
+    [
+        "sqlite:////nowhere/placement.sqlite",
+        "sqlite:/x",
+        "postgresql+psycopg://someone@127.0.0.1:9/placement",
+    ],
 )
 def test_a_database_that_cannot_be_reached_is_a_failure(check, url):
     status, results = check()

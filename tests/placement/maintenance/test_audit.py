@@ -268,6 +268,26 @@ def test_a_wrong_hold_gets_the_amount_that_windows_need(damage, window, world, d
     assert used_of_other(world) == 3
 
 
+@pytest.mark.parametrize("seconds", [0, 3601])
+@pytest.mark.parametrize(("total", "expected"), [(8, []), (6, ["VCPU: 7 used of 6"])])
+def test_a_maintenance_is_no_usage_before_and_after_its_start(
+    damage, window, world, database, database_url, seconds, total, expected
+):
+    taken = claim_body({OTHER: {"VCPU": 4}}, project_id="red", user_id="ann")
+    assert world.put(f"/allocations/{uuid('c', 9)}", taken) == 204
+    maintenance = {"maintenance_of": OTHER, "project_id": "ops", "user_id": "eve"}
+    maintenance |= {"starts_at": after(3600), "expires_at": after(10_000)}
+    assert world.post("/ext/v1/reservations", maintenance) == 201
+    advance_clock(database_url, seconds)
+    # a request lets the windows begin that are due
+    assert used_of_other(world) == 4 + 3 + 8
+    damage(
+        f"UPDATE inventories SET total = {total} WHERE total = 8 AND provider_id IN"
+        f" (SELECT id FROM resource_providers WHERE uuid = '{OTHER}')"
+    )
+    assert [each.detail for each in findings(database)] == expected
+
+
 def test_a_hold_without_windows_is_removed(damage, window, world, database):
     damage("DELETE FROM planned_allocations", "DELETE FROM reservations")
     assert [each.problem for each in findings(database)] == [
