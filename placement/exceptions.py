@@ -36,7 +36,15 @@ class ServiceError(Exception):
 
 
 class InvalidRequest(ServiceError):
-    """The request is malformed or asks for something impossible: 400."""
+    """The request is malformed or asks for something impossible: 400.
+
+    :param plain_detail: another text for answers below ``/ext/v1``. It is given if ``detail`` has words of
+        OpenStack Placement that are harder to understand.
+    """
+
+    def __init__(self, detail: str, code: str = UNDEFINED, plain_detail: str | None = None) -> None:
+        super().__init__(detail, code)
+        self.plain_detail = detail if plain_detail is None else plain_detail
 
     @classmethod
     def too_long(cls, failure: str, seconds: float, option: str, advice: str) -> Self:

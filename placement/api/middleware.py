@@ -151,8 +151,8 @@ def _side_applications() -> list[SideApplication]:
 def check_requirements(conf: cfg.ConfigOpts) -> None:
     """Raise ValueError if the service cannot start with these options.
 
-    The reason is its authentication or a policy file, or that traces or side applications are enabled, but lack
-    something that they need. The URL of the database has a check of its own,
+    The reason is its authentication or a policy file, or that traces or side applications are enabled, but
+    lack something that they need. The URL of the database has a check of its own,
     :func:`placement.db.engine.check_url`.
     """
     check_options(conf)

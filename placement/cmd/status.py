@@ -163,8 +163,8 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         if strategy != "keystone":
             return Result(
                 Code.WARNING,
-                f"[api] auth_strategy is {strategy}: requests are not authenticated, and each client can act as"
-                " administrator. Use keystone, except for development and tests.",
+                f"[api] auth_strategy is {strategy}: requests are not authenticated, and each client can act"
+                " as administrator. Use keystone, except for development and tests.",
             )
         # the libraries for Keystone are imported only here, because their import takes a third of the time of
         # the command

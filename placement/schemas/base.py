@@ -4,12 +4,14 @@ Clients of the Placement API know error messages such as "JSON does not validate
 property" and "Failed validating 'minimum' in schema['properties']['total']". So if a value is invalid, a
 field of this module raises an error with a :class:`SchemaViolation`. A violation has the error message, and
 the keyword of JSON schema that the value violates. :func:`load` turns the first violation and its path into
-an :class:`~placement.exceptions.InvalidRequest`.
+an :class:`~placement.exceptions.InvalidRequest`, which also has a plain text without the words of JSON
+schema, for paths below ``/ext/v1``.
 """
 
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Final
 
 from marshmallow import Schema as MarshmallowSchema
@@ -24,23 +26,30 @@ _MAX_SHOWN: Final = 1000
 """The maximum number of characters of a value that an error message repeats."""
 _MAX_LISTED: Final = 32
 """The maximum number of property names that an error message lists."""
+_MAX_COMPARED: Final = 255
+"""The maximum length of an unknown name for which an error message has a similar known name."""
 
 
 class SchemaViolation(str):
-    """An error message about a value that violates a schema, with the violated keyword of JSON schema."""
+    """An error message about a value that violates a schema, with the violated keyword of JSON schema.
+
+    ``plain`` is the same message without the words of JSON schema.
+    """
 
     keyword: str
+    plain: str
 
-    def __new__(cls, keyword: str, sentence: str) -> "SchemaViolation":
-        """Return the error message, with the keyword as an attribute."""
+    def __new__(cls, keyword: str, sentence: str, plain: str | None = None) -> "SchemaViolation":
+        """Return the error message, with the keyword and the plain message as attributes."""
         self = super().__new__(cls, sentence)
         self.keyword = keyword
+        self.plain = sentence if plain is None else plain
         return self
 
 
-def violation_error(keyword: str, sentence: str) -> ValidationError:
+def violation_error(keyword: str, sentence: str, plain: str | None = None) -> ValidationError:
     """Return an exception with the error message about data that violate a keyword of JSON schema."""
-    return ValidationError([SchemaViolation(keyword, sentence)])
+    return ValidationError([SchemaViolation(keyword, sentence, plain)])
 
 
 def shown_value(value: Any) -> str:
@@ -188,17 +197,29 @@ _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
 class UuidField(SchemaField):
-    """A field for a UUID in any spelling that :class:`uuid.UUID` reads, loaded as its canonical string."""
+    """A field for a UUID in any spelling that :class:`uuid.UUID` reads, loaded as its canonical string.
+
+    :param meaning: a description of the UUID for error messages, such as "the UUID of a root provider".
+    """
 
     json_type = "string"
+
+    def __init__(self, *, meaning: str = "a 'uuid'", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._meaning = meaning
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         if not isinstance(value, str):
             raise _wrong_type(value, "string")
         canonical = canonical_uuid(value)
         if canonical is None:
-            raise violation_error("format", f"{shown_value(value)} is not a 'uuid'")
+            raise violation_error("format", f"{shown_value(value)} is not {self._meaning}")
         return canonical
+
+
+def root_field(**options: Any) -> UuidField:
+    """Return a field for a host, which is the UUID of its root provider; ``options`` are those of fields."""
+    return UuidField(meaning="the UUID of a root provider", **options)
 
 
 def canonical_uuid(value: str) -> str | None:
@@ -350,12 +371,19 @@ class StrictSchema(MarshmallowSchema):
             raise _wrong_type(data, "object")
         if isinstance(messages, dict):
             # a missing property is reported first, because perhaps an unknown property is its misspelling
-            missing_ones = [found for found in messages.values() if _violated_keyword(found) == "required"]
+            missing_ones = {
+                name: found[0] for name, found in messages.items() if _violated_keyword(found) == "required"
+            }
             unknown = [name for name, found in messages.items() if found == ["unexpected"]]
+            plain = unknown_names(unknown, self.fields)
             if missing_ones:
-                raise ValidationError(missing_ones[0])
+                name, violation = next(iter(missing_ones.items()))
+                # the missing property can be one of the object ``name``, instead of ``name`` itself
+                where = _field_names((name,)) if name in data else ""
+                sentences = (f"{where}{violation.plain}", plain)
+                raise violation_error("required", violation, "; ".join(filter(None, sentences)))
             if unknown:
-                raise violation_error("additionalProperties", unexpected_properties(unknown))
+                raise violation_error("additionalProperties", unexpected_properties(unknown), plain)
 
 
 def _violated_keyword(found: Any) -> str | None:
@@ -372,11 +400,26 @@ def unexpected_properties(names: Sequence[str]) -> str:
     return f"Additional properties are not allowed ({listed} {verb} unexpected)"
 
 
+def unknown_names(names: Sequence[str], known: Iterable[str]) -> str:
+    """Return the plain error message for unknown names, with similar known names; empty for no names."""
+    shown = [f"{shown_value(name)}{similar_name(name, known)}" for name in names[:_MAX_LISTED]]
+    if len(names) > _MAX_LISTED:
+        shown.append(f"{len(names) - _MAX_LISTED} more")
+    return f"unknown name{'' if len(names) == 1 else 's'} {', '.join(shown)}" if names else ""
+
+
+def similar_name(name: str, known: Iterable[str]) -> str:
+    """Return a question in parentheses with the most similar known name; empty if no name is similar."""
+    # a hostile name is long, and the time for a comparison grows with the square of its length
+    near = get_close_matches(name, sorted(known), 1, 0.75) if len(name) <= _MAX_COMPARED else []
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
 def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not validate: ") -> dict[str, Any]:
     """Return the data, checked and converted by the schema.
 
     :raises InvalidRequest: the data violate the schema. The message has ``prefix``, the first violation, and
-        the path of this violation.
+        the path of this violation. The plain message has the names of the fields instead of the path.
     """
     try:
         return dict(schema.load(data))
@@ -384,7 +427,9 @@ def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not vali
         path, violation = _first_violation(error.messages)
         keyword = getattr(violation, "keyword", "type")
         where = f"Failed validating {keyword!r} in schema{_schema_path(path)}"
-        raise InvalidRequest(f"{prefix}{violation} {where}{_list_items(path)}") from None
+        items = _list_items(path)
+        plain = f"{prefix}{_field_names(path)}{getattr(violation, 'plain', violation)}{items}"
+        raise InvalidRequest(f"{prefix}{violation} {where}{items}", plain_detail=plain) from None
 
 
 def _first_violation(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[Any, ...], str]:
@@ -406,6 +451,16 @@ def _list_items(path: tuple[Any, ...]) -> str:
         if at and isinstance(step, int) and not isinstance(path[at - 1], int)
     ]
     return f" ({', '.join(items)})" if items else ""
+
+
+def _field_names(path: tuple[Any, ...]) -> str:
+    """Return the names of the fields on a path, such as ``claims: flavor: ``; empty for no fields."""
+    return "".join(
+        # the keys of a map can be any text
+        f"{step if len(step) <= _MAX_COMPARED and step.isprintable() else shown_value(step)}: "
+        for step in path
+        if not isinstance(step, int)
+    )
 
 
 def _schema_path(path: tuple[Any, ...]) -> str:

@@ -20,7 +20,14 @@ from placement.exceptions import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, Invali
 from placement.kept_results import KeptResults
 from placement.microversion import Microversion
 from placement.schemas import terms
-from placement.schemas.base import MAX_INT, BooleanField, ObjectField, StrictSchema, StringField
+from placement.schemas.base import (
+    MAX_INT,
+    BooleanField,
+    ObjectField,
+    StrictSchema,
+    StringField,
+    unknown_names,
+)
 from placement.schemas.request_form import AskedCandidates, RequestForms
 from placement.schemas.terms import PREFIX, Params, all_values, load_query, schema_at, since_version
 from placement.search.claims.split_choices import is_splittable
@@ -125,7 +132,8 @@ def _split_params(params: Params, version: Microversion) -> tuple[Grouped, Param
         regexes = ", ".join(repr(_as_documented(pattern)) for pattern in patterns)
         raise InvalidRequest(
             f"{PREFIX}{', '.join(map(repr, sorted(unknown)))} {verb} not match any of the regexes: {regexes} "
-            "Failed validating 'additionalProperties' in schema"
+            "Failed validating 'additionalProperties' in schema",
+            plain_detail=PREFIX + unknown_names(sorted(unknown), _known_names(version)),
         )
     return grouped, others
 
@@ -140,10 +148,7 @@ def _group_patterns(version: Microversion) -> tuple[re.Pattern[str], ...]:
         if version < microversion.NAMED_GROUPS
         else "([a-zA-Z0-9_-]{1,64})?"
     )
-    kinds = ["member_of", "required", "resources"]
-    if version >= microversion.CANDIDATES_IN_TREE:
-        kinds.insert(0, "in_tree")
-    return tuple(re.compile(f"^({kind}){suffix}$") for kind in kinds)
+    return tuple(re.compile(f"^({kind}){suffix}$") for kind in _group_kinds(version))
 
 
 def _as_documented(pattern: re.Pattern[str]) -> str:
@@ -153,6 +158,16 @@ def _as_documented(pattern: re.Pattern[str]) -> str:
 
 def _is_known(name: str, version: Microversion) -> bool:
     return name in schema_at(GranularQuery, version).fields
+
+
+def _known_names(version: Microversion) -> list[str]:
+    """Return the names of all parameters, those of groups without a suffix."""
+    return [*_group_kinds(version), *schema_at(GranularQuery, version).fields]
+
+
+def _group_kinds(version: Microversion) -> list[str]:
+    kinds = ["member_of", "required", "resources"]
+    return ["in_tree", *kinds] if version >= microversion.CANDIDATES_IN_TREE else kinds
 
 
 def _limit(text: str | None) -> int | None:

@@ -19,6 +19,7 @@ from placement.schemas.base import (
     StrictSchema,
     StringField,
     UuidField,
+    root_field,
 )
 from placement.schemas.request_form import RequestForms
 from placement.schemas.resource_provider import ATTRIBUTE_NAME
@@ -104,8 +105,8 @@ class _GroupSchema(StrictSchema):
 class HostsSchema(candidates.VersionedSchema, candidates.AskingSchema):
     """A query or a flavor, with the allowed hosts and the excluded hosts."""
 
-    allowed_hosts = ArrayField(UuidField(), min_items=1, max_items=MAX_ROOTS, load_default=None)
-    excluded_hosts = ArrayField(UuidField(), max_items=MAX_ROOTS, load_default=list)
+    allowed_hosts = ArrayField(root_field(), min_items=1, max_items=MAX_ROOTS, load_default=None)
+    excluded_hosts = ArrayField(root_field(), max_items=MAX_ROOTS, load_default=list)
 
 
 class OwnedSchema(HostsSchema):
@@ -154,7 +155,7 @@ class ClaimsBody(StrictSchema):
 class _EndingQuery(StrictSchema):
     """The parameters of ``GET /ext/v1/claims``."""
 
-    root = UuidField()
+    root = root_field()
     reservation = UuidField()
     preemptible = StringField(choices=["true", "false"])
     limit = PageLimit()

@@ -18,6 +18,7 @@ from placement.schemas.base import (
     StrictSchema,
     StringField,
     UuidField,
+    root_field,
 )
 from placement.schemas.claim import (
     GROUP_MEANING,
@@ -142,7 +143,7 @@ class ReservationCreation(_EndingSchema, OwnedSchema, JointSchema):
     starts_at = time_field()
     lead_time = IntegerField(0, MAX_MARGIN, load_default=0)
     cleaning_time = IntegerField(0, MAX_MARGIN, load_default=0)
-    maintenance_of = UuidField(load_default=None, allow_none=False)
+    maintenance_of = root_field(load_default=None, allow_none=False)
     movable = BooleanField(load_default=True)
     group = StringField(
         load_default=None,

@@ -153,7 +153,9 @@ def explore_candidates(visit: PageRequest) -> str | tuple[str, int]:
             # without the right to explanations, a visitor only sees that no candidates exist, as over REST
             if not found.shown and visit.may_use(ext.EXPLAIN):
                 why = ask_api("POST", "/ext/v1/explanations", body=question.request_body())
-        except (InvalidRequest, ApiRefusal) as refusal:
+        except InvalidRequest as refusal:
+            error = refusal.plain_detail
+        except ApiRefusal as refusal:
             error = refusal.detail
         except BudgetExhausted:
             error = "The search took longer than [api] candidates_deadline: ask for fewer groups."

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Final
 
+from placement.schemas.base import similar_name
 from placement_extras.flavors.flavor import NovaFlavor
 from placement_extras.flavors.guest import CHOICES, COMPARED, FLAGS, FREE, NUMBERS
 
@@ -102,8 +103,7 @@ class FlavorWarnings:
         if len(self._sentences) == MAX_WARNINGS:
             self._more += 1
             return
-        near = get_close_matches(name, known, 1, 0.75) if name else []
-        self._sentences.append(f"{sentence}: did you mean {near[0]}?" if near else sentence)
+        self._sentences.append(sentence + similar_name(name, known))
 
     def all_sentences(self) -> tuple[str, ...]:
         """Return the warnings, and a last sentence with the number of further warnings."""

@@ -24,7 +24,15 @@ from placement.read_model.feed import ModelView, ReadModel
 from placement.read_model.provider import DISABLED, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas import candidates
-from placement.schemas.base import ArrayField, BooleanField, IntegerField, ObjectField, StringField, UuidField
+from placement.schemas.base import (
+    ArrayField,
+    BooleanField,
+    IntegerField,
+    ObjectField,
+    StringField,
+    UuidField,
+    root_field,
+)
 from placement.schemas.request_form import AskedCandidates, RequestForms
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.split_choices import is_splittable
@@ -72,7 +80,7 @@ class CapacityBody(candidates.VersionedSchema):
     """
 
     flavors = ArrayField(ObjectField(FlavorSchema), required=True, min_items=1, max_items=MAX_FLAVORS)
-    excluded_hosts = ArrayField(UuidField(), unique=True, load_default=list, max_items=MAX_EXCLUDED)
+    excluded_hosts = ArrayField(root_field(), unique=True, load_default=list, max_items=MAX_EXCLUDED)
     drain = BooleanField(load_default=False)
     maintenance = UuidField(load_default=None, allow_none=False)
     moves = BooleanField(load_default=False)
@@ -102,7 +110,7 @@ def parse(
             topology = candidates.parse_topology(flavor["topology"], asked[name].request)
         except InvalidRequest as error:
             # the new error has the whole text of the caught error, so the caught error is not its cause
-            raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
+            raise InvalidRequest(f"Flavor {name!r}: {error.plain_detail}", error.code) from None
         if topology is None:
             continue
         topologies[name] = topology

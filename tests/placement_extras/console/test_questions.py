@@ -372,7 +372,7 @@ def test_a_line_that_is_no_flavor_is_said_to_be_none(client, line, words):
     ],
 )
 def test_parts_of_a_flavor_that_are_not_understood_are_shown(client, page, asked):
-    warning = "hw:cpu_polic is not an extra spec that Nova knows: did you mean hw:cpu_policy?"
+    warning = "hw:cpu_polic is not an extra spec that Nova knows (did you mean hw:cpu_policy?)"
     assert warning in read_answer(client, page, **asked)
 
 

@@ -111,11 +111,15 @@ def test_an_impossible_flavor_is_refused(admin):
         ({"query": "resources=VCPU:1", "flavor": None}, "None is not of type 'object'"),
         ({"query": None, "flavor": FLAVOR}, "None is not of type 'string'"),
         ({"flavor": {**FLAVOR, "image": {"disk_format": None}}}, "None is not of type 'string'"),
-        ({"flavor": {"ram": 1}}, "'vcpus' is a required property"),
+        ({"flavor": {"ram": 1}}, "flavor: 'vcpus' is a required property"),
+        (
+            {"flavor": {"vcpu": 1, "ram": 1}},
+            "flavor: 'vcpus' is a required property; unknown name 'vcpu' (did you mean vcpus?)",
+        ),
         ({"flavor": {**FLAVOR, "vcpus": 4097}}, "4097 is greater than the maximum of 4096"),
         ({"flavor": {**FLAVOR, "extra_specs": {"a": 1}}}, "1 is not of type 'string'"),
         ({"flavor": {**FLAVOR, "extra_specs": {"a": "b" * 256}}}, "is too long"),
-        ({"flavor": {**FLAVOR, "image": {"name": "cirros"}}}, "'name' was unexpected"),
+        ({"flavor": {**FLAVOR, "image": {"name": "cirros"}}}, "flavor: image: unknown name 'name'"),
         (
             {"flavor": {**FLAVOR, "image": {"properties": {"a": "b" * 40_000, "c": "d" * 40_000}}}},
             "together may have at most 65535 characters",
@@ -170,12 +174,12 @@ def test_ignored_parts_of_a_flavor_are_logged(admin, caplog):
     warnings = [record.getMessage() for record in caplog.records if record.name == logger]
     assert warnings == [
         "A part of a flavor was ignored, as in Nova: "
-        "resources:vgpu names no resource class: did you mean VGPU?"
+        "resources:vgpu names no resource class (did you mean VGPU?)"
     ]
 
 
 WARNED = {"hw:cpu_polic": "dedicated"}
-WARNING = "hw:cpu_polic is not an extra spec that Nova knows: did you mean hw:cpu_policy?"
+WARNING = "hw:cpu_polic is not an extra spec that Nova knows (did you mean hw:cpu_policy?)"
 
 
 def bodies(**specs):
@@ -216,7 +220,7 @@ def test_unknown_parts_of_a_flavor_are_answered_as_warnings(admin, path):
 )
 def test_a_misspelt_namespace_of_a_flavor_is_answered_and_refused(admin, spec, meant):
     make_provider(admin, "cn", VCPU=8, LLC=10, **SIZES)
-    warning = f"{spec} is not an extra spec that Nova knows: did you mean {meant}?"
+    warning = f"{spec} is not an extra spec that Nova knows (did you mean {meant}?)"
     assert post_claims(admin, asks(**{spec: "1"})).json["claims"][0]["warnings"] == [warning]
     refusal_error = post_claims(admin, {**asks(**{spec: "1"}), "strict": True})
     assert read_error(refusal_error)[:2] == (400, "placement.ext.invalid_flavor")

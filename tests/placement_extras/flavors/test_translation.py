@@ -126,7 +126,7 @@ def test_too_many_pci_devices_are_refused():
 def test_ignored_extra_specs_are_named():
     specs = {"resources:vgpu": "1", "resources:VGPU": "a", "trait:CUSTOM_A": "yes", "group_policy": "any"}
     assert translate_flavor(flavor(**specs), TranslationRules()).warnings == (
-        "resources:vgpu names no resource class: did you mean VGPU?",
+        "resources:vgpu names no resource class (did you mean VGPU?)",
         "resources:VGPU cannot be 'a', only a number from 0 on",
         "trait:CUSTOM_A cannot be 'yes', only required or forbidden",
         "group_policy cannot be 'any', only none or isolate",
@@ -139,24 +139,24 @@ def test_ignored_extra_specs_are_named():
         (
             {"hw:cpu_polic": "dedicated"},
             {},
-            ["hw:cpu_polic is not an extra spec that Nova knows: did you mean hw:cpu_policy?"],
+            ["hw:cpu_polic is not an extra spec that Nova knows (did you mean hw:cpu_policy?)"],
         ),
         (
             {"hw_cpu_policy": "dedicated"},
             {},
-            ["hw_cpu_policy is not an extra spec that Nova knows: did you mean hw:cpu_policy?"],
+            ["hw_cpu_policy is not an extra spec that Nova knows (did you mean hw:cpu_policy?)"],
         ),
         ({"quota:colour": "red"}, {}, ["quota:colour is not an extra spec that Nova knows"]),
         ({"hw:numa_cpus.a": "1"}, {}, ["hw:numa_cpus.a is not an extra spec that Nova knows"]),
         (
             {},
             {"hw_disk_buss": "scsi"},
-            ["hw_disk_buss is not an image property that Nova knows: did you mean hw_disk_bus?"],
+            ["hw_disk_buss is not an image property that Nova knows (did you mean hw_disk_bus?)"],
         ),
         (
             {},
             {"hw:disk_bus": "scsi"},
-            ["hw:disk_bus is not an image property that Nova knows: did you mean hw_disk_bus?"],
+            ["hw:disk_bus is not an image property that Nova knows (did you mean hw_disk_bus?)"],
         ),
         (
             {},
@@ -196,7 +196,7 @@ def test_names_that_nova_knows_give_no_warning():
     assert said == [
         "resources:VGPU cannot be 'many', only a number from 0 on",
         "resources:CUSTOM_A cannot be '-1', only a number from 0 on",
-        "resources:vgpu names no resource class: did you mean VGPU?",
+        "resources:vgpu names no resource class (did you mean VGPU?)",
         "resources:LLC names no resource class",
         "trait:CUSTOM_GOLD cannot be 'preferred', only required or forbidden",
         "the image property trait:CUSTOM_RUST cannot be 'forbidden', only required",

@@ -299,20 +299,35 @@ SAME = str(uuid.uuid4())
             "65 items are too many, the maximum is 64",
         ),
         ({"claims": [new_claim("resources=VCPU:1")], "dry_run": 1}, "is not of type 'boolean'"),
-        ({"claims": [new_claim("resources=VCPU:1", flavors={})]}, "'flavors' was unexpected"),
+        (
+            {"claims": [new_claim("resources=VCPU:1", flavors={})]},
+            "unknown name 'flavors' (did you mean flavor?)",
+        ),
         ({"claims": [new_claim("resources=VCPU:1", consumer_type="x")]}, "does not match"),
         ({"claims": [new_claim("resources=VCPU:1", allowed_hosts=[])]}, "should be non-empty"),
         (
             {"claims": [new_claim("resources=VCPU:1"), {}]},
-            "schema['properties']['claims']['items'] (item 2 of 'claims')",
+            "claims: 'project_id' is a required property (item 2 of 'claims')",
         ),
         (
             {"claims": [new_claim("resources=VCPU:1", excluded_hosts=[SAME, "cn"])]},
-            "(item 1 of 'claims', item 2 of 'excluded_hosts')",
+            "claims: excluded_hosts: 'cn' is not the UUID of a root provider"
+            " (item 1 of 'claims', item 2 of 'excluded_hosts')",
+        ),
+        (
+            {"claims": [new_claim("?resources=VCPU:1")]},
+            "Invalid query string parameters: unknown name '?resources' (did you mean resources?)",
+        ),
+        (
+            {"claims": [new_claim("resource=VCPU:1&lmit=1&x=2")]},
+            "unknown names 'lmit' (did you mean limit?), 'resource' (did you mean resources?), 'x'",
         ),
         ({"claims": [new_claim("resources=VCPU:1", allowed_hosts=None)]}, "None is not of type 'array'"),
         ({"claims": [new_claim("resources=VCPU:1", group=None)]}, "None is not of type 'object'"),
-        ({"claims": [new_claim("resources=VCPU:1", excluded_hosts=["cn"])]}, "is not a 'uuid'"),
+        (
+            {"claims": [new_claim("resources=VCPU:1", allowed_hosts=["cn"])]},
+            "is not the UUID of a root provider",
+        ),
         (
             {"claims": [new_claim("resources=VCPU:1", order={"price": 1})]},
             "'price' is not a criterion: pack, spread",
@@ -329,7 +344,7 @@ SAME = str(uuid.uuid4())
         ({"claims": [new_claim("resources=CUSTOM_NONE:1")]}, "No such resource class CUSTOM_NONE"),
         (
             {"claims": [new_claim("resources=VCPU:1&resources1=VCPU:1", microversion="1.24")]},
-            "'resources1' was unexpected",
+            "unknown name 'resources1'",
         ),
     ],
 )

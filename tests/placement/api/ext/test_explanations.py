@@ -52,7 +52,7 @@ def test_the_query_is_in_the_grammar_of_its_microversion(admin):
     assert admin("POST", PATH, json={"query": query, "microversion": "1.25"}).status_code == 200
     status, code, detail = read_error(admin("POST", PATH, json={"query": query, "microversion": "1.24"}))
     assert (status, code) == (400, "placement.undefined_code")
-    assert "'resources1' was unexpected" in detail
+    assert "unknown name 'resources1'" in detail
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.10", "1.39"])
@@ -67,7 +67,7 @@ def test_the_microversion_of_the_client_does_not_matter(admin, version):
     [
         ({}, "Either a 'query' or a 'flavor' is needed"),
         ({"query": ""}, "should be non-empty"),
-        ({"query": "resources=VCPU:1", "flavors": {}}, "'flavors' was unexpected"),
+        ({"query": "resources=VCPU:1", "flavors": {}}, "unknown name 'flavors' (did you mean flavor?)"),
         (
             {"query": "resources=VCPU:1", "microversion": "1.40"},
             "'1.40' is not a microversion from 1.10 to 1.39",

@@ -206,11 +206,11 @@ def test_a_host_beside_another_service_leaves_the_root_alone(admin: Admin) -> No
         ([described(ROOT, generation=-1)], "less than the minimum"),
         (
             [described(ROOT, name="")],
-            f"Resource provider {ROOT}: JSON does not validate: '' should be non-empty",
+            f"Resource provider {ROOT}: JSON does not validate: name: '' should be non-empty",
         ),
         ([described("none")], "uuid"),
         ([{"uuid": ROOT, "name": "x", "parent_provider_uuid": None}], "'generation' is a required property"),
-        ([{**described(ROOT), "more": 1}], "'more' was unexpected"),
+        ([{**described(ROOT), "more": 1}], "unknown name 'more'"),
         ([described(ROOT, inventories={"VCPU": 0})], "less than the minimum"),
         ([described(ROOT, attributes={"a": None})], "not of type"),
         ([described(ROOT, inventories={"VCPU": 2**31})], "greater than the maximum"),
