@@ -59,7 +59,7 @@ class CredentialsError(PlacementError):
 
     def __init__(self, method: str, url: str, detail: str, **answer: Any) -> None:
         super().__init__(method, url, detail, **answer)
-        self.args = (f"{self.args[0]}; {_AS_WHOM}",)
+        self.args = (f"{self.args[0].removesuffix('.')}; {_AS_WHOM}",)
 
 
 class OptionsError(CredentialsError):

@@ -108,6 +108,12 @@ def test_an_error_says_request_status_and_detail(tmp_path, server, status, code,
     assert caught.value.code == code
 
 
+def test_advice_follows_a_refusal_without_its_full_stop(tmp_path, server):
+    server.answers = [(403, errors(None, "Policy does not allow this to be performed."))]
+    with pytest.raises(CredentialsError, match=r" to be performed; check username and password"):
+        make_client(tmp_path, server.url).get_inventories(UUID)
+
+
 def test_the_general_sentence_of_a_conflict_is_left_out(tmp_path, server):
     server.answers = [(409, errors(None, "There was a conflict.\n\n it is\n in use  "))]
     with pytest.raises(ConflictError, match=r"HTTP 409: it is in use(;|$)"):
