@@ -454,6 +454,23 @@ def _kept_amounts(
     return found_amounts
 
 
+class MissingAmounts(FormattableColumn[Sequence[Mapping[str, Any]]]):
+    """The missing amounts of a reservation: lines for tables, and the unchanged answer for JSON or YAML."""
+
+    def __init__(self, degraded: Sequence[Mapping[str, Any]], names: HostNames) -> None:
+        super().__init__(degraded)
+        self._names = names
+
+    def human_readable(self) -> str:
+        """Return a line for each amount, with its provider and the reason."""
+        return "\n".join(
+            f"{self._names.provider_name(each['provider']) or each['provider']}:"
+            f" {amounts_text({each['resource_class']: each['missing']})} missing,"
+            f" {each['reason'].replace('_', ' ')}"
+            for each in self._value
+        )
+
+
 class GuestLines(FormattableColumn[Sequence[Mapping[str, Any]]]):
     """The guests on a host in maintenance: lines for tables, and the unchanged answer for JSON or YAML."""
 
@@ -480,7 +497,8 @@ def _reservation_columns(asking: command.Command, answer: Mapping[str, Any]) -> 
     more |= {name: answer[name] for name in ("preempted", "moved") if answer.get(name)}
     return (*RESERVATION_COLUMNS, "hosts", *more), (
         # a service of an earlier release sends no starts, states, causes and claimed amounts
-        *(reservation.get(name) for name in RESERVATION_COLUMNS[:-2]),
+        *(reservation.get(name) for name in RESERVATION_COLUMNS[:-3]),
+        MissingAmounts(reservation.get("degraded") or [], names),
         *(ProviderAmounts(reservation.get(name) or {}, names) for name in RESERVATION_COLUMNS[-2:]),
         names.host_names(providers),
         *more.values(),

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from typing import Any, Final
 
 from osc_lib.command import command
@@ -99,6 +100,10 @@ class ListEndingClaims(PlacementCommand, command.Lister):
         if parsed_args.preemptible:
             asked["preemptible"] = "true"
         names = HostNames(self)
+        claims = read_pages(self, "/ext/v1/claims", asked, "claims")
+        first = [*islice(claims, 1)]
+        if not first:
+            print("No claim with an end time was found; other claims are not listed.", file=self.app.stderr)
         return ENDING_COLUMNS, (
             (
                 *(each[name] for name in ("consumer_uuid", "consumer_generation", "project_id")),
@@ -109,7 +114,7 @@ class ListEndingClaims(PlacementCommand, command.Lister):
                 each.get("reservation"),
                 total_text(each.get("allocations", {})),
             )
-            for each in read_pages(self, "/ext/v1/claims", asked, "claims")
+            for each in chain(first, claims)
         )
 
 

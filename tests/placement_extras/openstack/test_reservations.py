@@ -133,6 +133,19 @@ def test_amounts_and_guests_are_shown_with_names_to_people_and_as_answered_to_pr
     assert shown["guests"].machine_readable() == guests
 
 
+def test_missing_amounts_are_shown_in_words_to_people_and_as_answered_to_programs() -> None:
+    degraded = [
+        {"reason": "capacity_exceeded", "provider": NODE, "resource_class": "VCPU", "missing": 4},
+        {"reason": "provider_missing", "provider": GUEST, "resource_class": "MEMORY_MB", "missing": 512},
+    ]
+    (columns, row), _ = run(ShowReservation, CommandClient(reservation(degraded=degraded)), GUEST)
+    shown = dict(zip(columns, row, strict=True))["degraded"]
+    assert shown.human_readable() == (
+        f"web2_NUMA_0: VCPU=4 missing, capacity exceeded\n{GUEST}: MEMORY_MB=512 missing, provider missing"
+    )
+    assert shown.machine_readable() == degraded
+
+
 def test_a_maintenance_of_a_used_host_says_where_its_guests_are_listed() -> None:
     whose = CREATE[1:]
     times = ("--from", START, "--for", "60", "--maintenance-of", "web1")

@@ -62,9 +62,10 @@ def test_claims_that_end_are_listed_for_a_host_by_name_and_for_all_hosts() -> No
         "on_end": "none",
     }
     client = PagingClient({"claims": [claim]})
-    (columns, rows), _ = run(ListEndingClaims, client, "--root", "web2", "--preemptible")
+    (columns, rows), said = run(ListEndingClaims, client, "--root", "web2", "--preemptible")
     assert columns == ENDING_COLUMNS
     assert list(rows) == [(GUEST, 2, "web", "VM", END, "none", None, "web2", None, "")]
+    assert said == ""
     assert client.queries == [{"root": SECOND, "preemptible": "true"}]
     taken = {
         "reservation": UNKNOWN,
@@ -76,6 +77,12 @@ def test_claims_that_end_are_listed_for_a_host_by_name_and_for_all_hosts() -> No
     (_, rows), _ = run(ListEndingClaims, client, "--reservation", UNKNOWN)
     assert list(rows) == [(GUEST, 2, "web", "VM", END, "none", END, "web1,web2", UNKNOWN, "VCPU=3")]
     assert client.queries == [{"reservation": UNKNOWN}]
+
+
+def test_an_empty_list_says_which_claims_it_would_have() -> None:
+    (_, rows), said = run(ListEndingClaims, PagingClient({"claims": []}))
+    assert list(rows) == []
+    assert said == "No claim with an end time was found; other claims are not listed.\n"
 
 
 def test_limits_are_listed_with_their_used_part() -> None:
