@@ -12,11 +12,13 @@ import argparse
 import gzip
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -27,6 +29,8 @@ EXTRAS: Final = "postgresql,mysql,memcached"
 CHECKSUMS: Final = "SHA256SUMS"
 _BUILT: Final = ("*.whl", "*.tar.gz", "*.deb", "*.cdx.json", f"{CHECKSUMS}*")
 """Patterns of the files of a build."""
+_DEVELOPMENT: Final = re.compile(r"^version = .*\.dev\d+$", re.MULTILINE)
+"""The line of ``setup.cfg`` with a development version."""
 _SECONDS: Final = 1800
 
 
@@ -189,10 +193,17 @@ def build_all(source: Path, folder: Path, epoch: str, *, debian: bool, bill: boo
 
 
 def build_commit(checkout: Path, commit: str, folder: Path, *, debian: bool, bill: bool) -> list[Path]:
-    """Build a commit like :func:`build_all`."""
+    """Build a commit like :func:`build_all`; a development version gets the commit's time and hash."""
+    epoch = commit_time(commit, checkout)
     with tempfile.TemporaryDirectory() as name:
         source = export_commit(commit, Path(name, "source"), checkout)
-        return build_all(source, folder, commit_time(commit, checkout), debian=debian, bill=bill)
+        # otherwise all commits between two releases would have one version, and pip would not replace one
+        # commit by another. The time comes first, so that a later commit has a higher version.
+        when = time.strftime("%Y%m%d%H%M%S", time.gmtime(int(epoch)))
+        mark = f"+{when}.g{run('git', 'rev-parse', commit, folder=checkout)[:8]}"
+        setup = source / "setup.cfg"
+        setup.write_text(_DEVELOPMENT.sub(rf"\g<0>{mark}", setup.read_text()))
+        return build_all(source, folder, epoch, debian=debian, bill=bill)
 
 
 def main() -> int:

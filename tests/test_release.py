@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from tests.builds import BuildFailed, build_all, run
+from tests.builds import BuildFailed, build_all, build_commit, run
 from tests.release import ReleaseRefused, declared_version, find_obstacles, make_release
 from tests.upgrade.releases import Release, read_releases
 
@@ -95,6 +95,19 @@ def test_a_release_has_the_version_the_notes_and_a_next_version(checkout: Path) 
     )
     assert [path.name for path in (checkout / "doc/changes").iterdir()] == ["README.md"]
     assert git(checkout, "status", "--porcelain") == ""
+
+
+def test_a_build_between_releases_has_the_time_and_the_hash_of_its_commit(checkout: Path) -> None:
+    versions = []
+    for second in ("05", "10"):
+        (checkout / "made_up.py").write_text(f"second = '{second}'\n")
+        git(checkout, "add", "--all")
+        when = f"2026-12-01T01:02:{second}+0000"
+        run("git", "commit", "--quiet", "--message", "one", folder=checkout, GIT_COMMITTER_DATE=when)
+        _, wheel, _ = build_commit(checkout, "HEAD", checkout.parent / "dist", debian=False, bill=False)
+        versions.append(wheel.name.split("-")[1])
+        assert versions[-1] == f"1.2.0.dev0+202612010102{second}.g{git(checkout, 'rev-parse', 'HEAD')[:8]}"
+    assert Version("1.2.0.dev0") < Version(versions[0]) < Version(versions[1]) < Version("1.2.0")
 
 
 def test_a_prepared_page_is_dated_and_gets_the_notes(checkout: Path) -> None:
