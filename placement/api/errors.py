@@ -71,9 +71,10 @@ def _placement_error(error: ServiceError) -> Response:
         }
     elif isinstance(error, exceptions.EndTooLate):
         more["latest_end"] = error.latest_end
-    is_plain = isinstance(error, exceptions.InvalidRequest) and is_ours(request.path)
     shown = {name: value for name, value in more.items() if value is not None}
-    detail = error.plain_detail if is_plain else error.detail
+    detail = error.detail
+    if isinstance(error, exceptions.InvalidRequest) and is_ours(request.path):
+        detail = error.plain_detail
     return render(status, detail, code=error.code, **shown)
 
 
