@@ -44,7 +44,7 @@ def test_without_extras_the_core_is_the_placement_api_with_claims_reservations_a
         "capacity": 404,
         "console": 404,
     }
-    assert "'flavor' was unexpected" in found["flavor"][1]
+    assert "unknown name 'flavor'" in found["flavor"][1]
     assert found["no query"][1] == "A 'query' is needed."
 
 
