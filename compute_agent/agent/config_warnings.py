@@ -20,7 +20,7 @@ from compute_agent.agent.parked_cpus import park_mode
 from compute_agent.classes.blockio_classes import blockio_warnings, parse_blockio_classes
 from compute_agent.classes.cpu_classes import parse_cpu_classes
 from compute_agent.classes.guest_classes import QosClass, parse_classes
-from compute_agent.conf import find_unknown_options
+from compute_agent.conf import DEFAULT_FILE, find_unknown_options, written
 from compute_agent.conf.containers import ENGINE_OPTS
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.guest_rule import GUEST_RULE
@@ -245,6 +245,26 @@ def claim_warnings(conf: cfg.ConfigOpts, driver: str) -> Iterator[str]:
             )
 
 
+def missing_credentials(conf: cfg.ConfigOpts) -> str:
+    """A warning if the configuration has no credentials for Placement; otherwise empty."""
+    if conf.placement.auth_type or conf.placement.auth_section:
+        return ""
+    return (
+        "[placement] auth_type is not set: the agent cannot reach Placement, so it reports nothing and starts"
+        " no guest. Set the options of [placement] as in nova.conf"
+    )
+
+
+def missing_file(conf: cfg.ConfigOpts) -> str:
+    """A warning if the configuration has been read from no file; otherwise empty."""
+    if any(written.files_of(conf)):
+        return ""
+    return (
+        f"No configuration file was read, because there is no {DEFAULT_FILE}: create it, or name another file"
+        " with --config-file"
+    )
+
+
 def config_warnings(
     conf: cfg.ConfigOpts, rules: WatermarkRules | None, resctrl: HostResctrl, driver: str
 ) -> list[str]:
@@ -257,12 +277,8 @@ def config_warnings(
     :raises ConfigError: a class of block I/O or of CPUs is wrong.
     :raises OSError: a file of the host has disappeared.
     """
-    found = [*find_unknown_options(conf), *filter(None, [name_warning(conf)])]
-    if not conf.placement.auth_type and not conf.placement.auth_section:
-        found.append(
-            "[placement] auth_type is not set: the agent cannot reach Placement, so it reports nothing"
-            " and starts no guest. Set the options of [placement] as in nova.conf"
-        )
+    found = find_unknown_options(conf)
+    found += filter(None, [missing_file(conf), missing_credentials(conf), name_warning(conf)])
     if conf.policy.name == FOLLOW and conf.guests.unallocated == "ignore":
         found.append(
             "[guests] unallocated = ignore has no effect with [policy] name = follow, which leaves all guests"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -48,18 +49,25 @@ _NEEDED: Final = "the agent needs a folder there that it can write to"
 
 
 def check_state_folder(conf: cfg.ConfigOpts) -> str:
-    """The reason why this user cannot use the state folder; empty if it is usable. Nothing is created.
+    """The reason why this user cannot use the state folder; empty if it is usable. Nothing is left behind.
 
-    :raises ConfigError: other users can write to the folder, so an agent would refuse it.
+    The agent often runs as another user, which can have the missing rights.
+
+    :raises ConfigError: an agent of any user would refuse the folder.
     """
     folder = Path(conf.state_path)
     if reason := _folder_fault(folder, check_folder):
         return reason
     # An absent folder can be created if the user can write to its closest existing parent.
     there = next(part for part in (folder.absolute(), *folder.absolute().parents) if part.exists())
-    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
-        return ""
-    return f"{_OPTION} = {folder}: user {os.geteuid()} cannot write to {there}; {_NEEDED}"
+    try:
+        # Only an attempt shows this: root has access to each folder, but the kernel creates none in /proc.
+        tempfile.TemporaryDirectory(dir=there).cleanup()
+    except PermissionError:
+        return f"{_OPTION} = {folder}: user {os.geteuid()} cannot write to {there}; {_NEEDED}"
+    except OSError as error:
+        raise ConfigError(f"{_OPTION} = {folder}: {there}: {error.strerror}; {_NEEDED}") from error
+    return ""
 
 
 def make_state_folder(conf: cfg.ConfigOpts) -> Path:
@@ -74,18 +82,20 @@ def make_state_folder(conf: cfg.ConfigOpts) -> Path:
 
 
 def _folder_fault(folder: Path, see_to: Callable[[Path], None]) -> str:
-    """The reason why the state folder, or its folder of guests, is unusable; empty if they are usable.
+    """The reason why this user cannot use the state folder, or its folder of guests; empty if it can.
 
     :param see_to: checks a folder. make_state_folder() passes a function that also creates a missing folder.
-    :raises ConfigError: other users can write there.
+    :raises ConfigError: no user can use the folders, or other users can write there.
     """
     try:
         for part in (folder, folder / GUESTS_FOLDER):
             see_to(part)
+    except PermissionError as error:
+        return f"{_OPTION} = {folder}: {error}; {_NEEDED}"
     except UnsafeFileError as error:
         raise ConfigError(f"{_OPTION} = {folder}: {error}") from error
     except OSError as error:
-        return f"{_OPTION} = {folder}: {error}; {_NEEDED}"
+        raise ConfigError(f"{_OPTION} = {folder}: {error}; {_NEEDED}") from error
     return ""
 
 

@@ -14,7 +14,7 @@ import stevedore
 from cliff.formatters.base import SingleFormatter
 from oslo_config import cfg
 
-from compute_agent.agent.config_warnings import config_warnings
+from compute_agent.agent.config_warnings import config_warnings, missing_credentials
 from compute_agent.agent.configured_host import (
     build_host_state,
     check_options,
@@ -29,7 +29,7 @@ from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.classification.resolution import parse_policy
 from compute_agent.cmd.base import AgentLister, Commands, ShowOne, document_columns, offer_formats
 from compute_agent.cmd.noise import CpuHolders, measure_noise
-from compute_agent.conf import find_unknown_options
+from compute_agent.conf import find_unknown_options, written
 from compute_agent.conf.origins import DEFAULT, settings
 from compute_agent.conf.policy import FOLLOW
 from compute_agent.drawing import host
@@ -209,7 +209,7 @@ class ConfigCheck(ShowOne):
     If an agent runs, the row guests of the output shows which rule matches each guest, and which settings of
     the guest would change. The exit status is 0 if the configuration is good, and 1 if the agent would refuse
     to start. The exit status is 3 if an option or section is unknown, if a value seems to contain a comment,
-    or if Placement does not answer.
+    or if Placement does not answer or is not configured.
     """
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -268,7 +268,7 @@ class ConfigCheck(ShowOne):
             follows = policy_of(conf, owner.beside) == FOLLOW
             guests = check_guests(parse_policy(conf, follows), self.ask_if_running("guest.inputs") or [])
         resctrl = open_resctrl(conf)
-        self._mistakes += [*find_unknown_options(conf), *filter(None, [unasked])]
+        self._mistakes += [*find_unknown_options(conf), *filter(None, [unasked, missing_credentials(conf)])]
         driver = ""
         with self._check_step():
             driver = choose_driver(conf.guests.drivers, libvirtd_is_usable(conf.libvirt.uri), "", {}).name
@@ -282,6 +282,7 @@ class ConfigCheck(ShowOne):
         inventories = _inventory_rows(tree) if tree is not None and not self._refusals else []
         return document_columns(
             {
+                "files": list(map(str, written.files_of(conf))),
                 "dedicated_cpus": cpuset.format(sets.dedicated),
                 "shared_cpus": cpuset.format(sets.shared),
                 "emulator_cpus": cpuset.format(sets.emulator),
@@ -313,7 +314,7 @@ def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[R
         saved = state.look_up(Path(conf.state_path) / STATE_FILE)
     except (OSError, IdentityError):  # another check of the command reports this error
         saved = AgentState()
-    if client is None or not (conf.placement.auth_type or conf.placement.auth_section):
+    if client is None or missing_credentials(conf):
         owner = owner_of(conf.compute.provider_tree, saved.nova_root)
         return owner, root_keeper(owner.beside), ""
     return look_up_owner(conf, client, saved, _own_uuid(conf))

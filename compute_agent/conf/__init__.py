@@ -90,6 +90,9 @@ MODULES: Final[tuple[ModuleType, ...]] = (
 
 PROJECT: Final = "compute-agent"
 
+DEFAULT_FILE: Final = f"/etc/{PROJECT}/{PROJECT}.conf"
+"""The file that a command reads without ``--config-file``."""
+
 _OPTIONS: Final = "oslo.config.opts"
 """The group of Python entry points by which packages announce their options."""
 
@@ -106,7 +109,7 @@ def load(
     """Read the configuration from a command line and from files.
 
     :param config_files: the files to read; later files override earlier ones. With None, oslo.config finds
-        the files, such as /etc/compute-agent/compute-agent.conf.
+        the files, such as :data:`DEFAULT_FILE`.
     :param below: files that each of the other files overrides, such as the applied revision of fleet
         settings.
 

@@ -15,8 +15,10 @@ from unittest.mock import Mock
 import pytest
 
 from compute_agent.agent.configured_host import build_host_state
+from compute_agent.agent.host_access import make_state_folder
 from compute_agent.conf import load
 from compute_agent.files import secure_folder
+from compute_agent.model.messages import ConfigError
 from tests.compute_agent.cmd.agents import MAIN, run_here
 from tests.compute_agent.resctrl import fake
 
@@ -231,10 +233,21 @@ def test_sets_that_split_cores_are_warned_of_with_better_ones_which_cause_no_war
 
 
 def test_without_a_section_for_placement_there_is_no_way_to_it(configure):
-    status, found = check(configure("cpu_shared_set = 1", placement=""))
-    assert status == 0
+    ini = configure("cpu_shared_set = 1", placement="")
+    status, found = check(ini)
+    assert (status, found["files"]) == (3, [str(ini)])
     (warning,) = found["warnings"]
     assert warning.startswith("[placement] auth_type is not set: the agent cannot reach Placement")
+
+
+def test_a_check_without_any_file_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("OS_DEFAULT__STATE_PATH", str(tmp_path / "state"))
+    monkeypatch.setattr("oslo_config.cfg.find_config_files", lambda project: [])
+    monkeypatch.setattr("oslo_config.cfg.find_config_dirs", lambda project: [])
+    status, found = check(None)
+    assert (status, found["files"]) == (3, [])
+    missing = "No configuration file was read, because there is no /etc/compute-agent/compute-agent.conf: "
+    assert [text for text in found["warnings"] if text.startswith(missing)] != []
 
 
 def test_an_authentication_plugin_that_does_not_exist_is_refused(configure):
@@ -364,15 +377,22 @@ class TestStateFolder:
     def ini(self, configure):
         return lambda path: configure("cpu_shared_set = 1", DEFAULT=f"state_path = {path}")
 
-    def test_a_state_folder_that_cannot_exist_is_warned_of(self, ini, tmp_path):
+    @pytest.mark.parametrize("path", ["{}/file/state", "/proc/state"])
+    def test_a_state_folder_that_cannot_exist_is_refused(self, ini, tmp_path, path):
         (tmp_path / "file").touch()
-        status, found = check(ini(tmp_path / "file" / "state"))
-        assert status == 0
-        told = about(found["warnings"], "DEFAULT")
-        (warning,) = [
-            text for text in told if text.startswith(f"[DEFAULT] state_path = {tmp_path}/file/state: ")
-        ]
-        assert "the agent needs a folder there that it can write to" in warning
+        path = path.format(tmp_path)
+        status, found = check(ini(path))
+        assert status == 1
+        (refusal,) = found["refusals"]
+        assert refusal.startswith(f"[DEFAULT] state_path = {path}: ")
+        assert refusal.endswith("; the agent needs a folder there that it can write to")
+        with pytest.raises(ConfigError):
+            make_state_folder(load(config_files=[str(ini(path))]))
+
+    def test_a_check_leaves_nothing_in_the_state_folder(self, ini, tmp_path):
+        (tmp_path / "state").mkdir()
+        assert check(ini(tmp_path / "state"))[0] == 0
+        assert list((tmp_path / "state").iterdir()) == []
 
     def test_a_state_folder_that_the_agent_would_refuse_is_refused(self, ini, tmp_path):
         (tmp_path / "state").mkdir()
