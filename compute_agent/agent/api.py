@@ -450,7 +450,8 @@ class ApiMethods:
         return {zone.uuid: zone.name for zone in self._agent.pipeline.host_state.all_zones}
 
     def _guest_document(self, view: GuestView) -> dict[str, Any]:
-        return guest_document(view, self._agent.reports.claims.claim_end(view.guest.uuid))
+        claim_expires = self._agent.reports.claims.claim_end(view.guest.uuid)
+        return guest_document(view, self._agent.pipeline.host_state.policy, claim_expires)
 
     def _begin_guest(self, event: StartGuest | AdoptGuest) -> GuestView:
         """Start or adopt a guest, and wake the loop of reports, which then reads the guest's allocation."""

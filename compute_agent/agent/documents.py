@@ -27,6 +27,8 @@ from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import SETTING_NAMES
 from compute_agent.model.messages import full_name, printable_text
 from compute_agent.pipeline.guest_cache import GuestView
+from compute_agent.policy import place_nowhere
+from compute_agent.policy.base import Policy
 from compute_agent.report.adjustments import SettledInventory
 from compute_agent.report.history import AllocationLoss
 from compute_agent.report.plan import to_api
@@ -47,9 +49,10 @@ from compute_agent.usage.snapshot import MetricSeries
 _VERSION: Final = installed_version()
 
 
-def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[str, Any]:
+def guest_document(view: GuestView, policy: Policy, claim_expires: float | None = None) -> dict[str, Any]:
     """The JSON document of a guest for the command line. CPU sets are strings such as ``0-3,8``.
 
+    :param policy: the placement policy in force.
     :param claim_expires: the time, in seconds since the epoch, at which the guest's claim expires; None means
         that the claim does not expire.
     """
@@ -78,7 +81,7 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
         "setting_problems": list(view.guest.setting_problems),
         "limits": {str(knob): round(limit, 3) for knob, limit in sorted(view.limits.items())},
         "pending": list(view.pending),
-        "reason": guest_reason(view),
+        "reason": guest_reason(view, policy),
         "refusal": view.refusal,
         "stray": view.stray,
         "refused": list(view.refused),
@@ -129,8 +132,11 @@ def _iso_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat("T", "seconds")
 
 
-def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
-    """The uuids of the guests with problems, by kind of problem."""
+def guests_document(views: Iterable[GuestView], policy: Policy) -> dict[str, Any]:
+    """The uuids of the guests with problems, by kind of problem.
+
+    :param policy: the placement policy in force.
+    """
     views = tuple(views)
     return {
         # An empty allocation means that Placement has no allocation for the guest, and None means that
@@ -141,14 +147,23 @@ def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
         "migrating_guests": [view.guest.uuid for view in views if view.migration],
         "stray_guests": [view.guest.uuid for view in views if view.stray],
         "remote_memory_guests": [view.guest.uuid for view in views if view.remote_memory],
-        "reasons": {view.guest.uuid: reason for view in views if (reason := guest_reason(view))},
+        "reasons": {view.guest.uuid: reason for view in views if (reason := guest_reason(view, policy))},
         "pending_guests": [view.guest.uuid for view in views if view.pending],
     }
 
 
-def guest_reason(view: GuestView) -> str:
-    """The reason why a guest does not run on the CPUs of its allocation; empty if it runs on them."""
-    unknown = "" if view.allocation is not None else "the allocation is not known yet from Placement"
+def guest_reason(view: GuestView, policy: Policy) -> str:
+    """The reason why a guest does not run on the CPUs of its allocation; empty if it runs on them.
+
+    :param policy: the placement policy in force.
+    """
+    missing = ""
+    if view.allocation is None:
+        missing = "the allocation is not known yet from Placement"
+    elif not view.allocation:
+        missing = "it has no allocation on this host: see compute-agent audit"
+    is_left = policy is place_nowhere and view.assignment is None
+    left = "[policy] name = none places no guests" if is_left else ""
     migrating = "" if view.migration is None else str(view.migration)
     waiting = (
         f"this host has no room for its claim: it has class {view.guest.settings.qos_class} now, and gets"
@@ -157,7 +172,7 @@ def guest_reason(view: GuestView) -> str:
         if view.guest.deferred_class
         else ""
     )
-    return "; ".join(filter(None, (migrating, view.refusal or unknown, view.stray, waiting)))
+    return "; ".join(filter(None, (migrating, view.refusal or missing, left, view.stray, waiting)))
 
 
 def move_document(view: GuestView, to: CpuAssignment | None, outcome: str) -> dict[str, Any]:
@@ -462,7 +477,7 @@ def agent_document(agent: AssembledAgent) -> dict[str, Any]:
         "alone_cpus": cpuset.format(isolation.alone),
         "isolation_refusals": list(isolation.refusal_sentences),
         "guests": len(views) if pipeline.has_taken_over_some else None,
-        **guests_document(views),
+        **guests_document(views, host_state.policy),
         "events": f"not kept: {trouble}" if (trouble := agent.events.trouble) else "kept",
         "oom_kills": agent.oom.list_rows(),
         "lost_guests": list(driver.lost_guests().values()),

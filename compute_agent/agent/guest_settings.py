@@ -30,7 +30,7 @@ from compute_agent.model.guest_settings import (
     read_setting,
     setting_text,
 )
-from compute_agent.model.messages import DriverError
+from compute_agent.model.messages import DriverError, named_few
 from compute_agent.pipeline.events import ConfigureGuest
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.guest_settings import ResolutionInput
@@ -40,6 +40,9 @@ ANSWER_SECONDS: Final = 50.0
 """The seconds for which a request waits for the worker: less than the 60 s for which a client waits for an
 answer (:func:`compute_agent.agent.protocol.call_agent`).
 """
+
+_MAX_UUIDS: Final = 5
+"""Maximum number of guests of the same name that an error names."""
 
 
 class GuestConfigurator:
@@ -124,12 +127,13 @@ class GuestConfigurator:
         found = [view for view in views if view.guest.uuid == wanted] or [
             view for view in views if view.guest.name == wanted
         ]
-        if len(found) != 1:
-            reason = "there is no guest" if not found else f"{len(found)} guests are named"
-            missing = self._pipeline.missing_guests_reason
-            if missing and not found:
+        if not found:
+            if missing := self._pipeline.missing_guests_reason:
                 raise RequestError(f"it is not known whether guest {wanted} runs: {missing}")
-            raise RequestError(f"{reason} {wanted}")
+            raise RequestError(f"there is no guest {wanted}")
+        if len(found) > 1:
+            uuids = named_few([view.guest.uuid for view in found], _MAX_UUIDS)
+            raise RequestError(f"{len(found)} guests are named {wanted}: give the uuid: {uuids}")
         return found[0]
 
 

@@ -73,8 +73,20 @@ def test_a_mixed_guest_has_its_own_and_the_shared_cpus(rig, uid):
 def test_a_guest_without_allocation_is_shared_and_reported(rig):
     guest = rig.ask("guest.run", command=["sleep", "60"])
     assert (guest["kind"], guest["cpus"]) == ("unallocated", "1")
+    assert guest["reason"] == "it has no allocation on this host: see compute-agent audit"
     assert rig.ask("status")["unallocated_guests"] == [guest["uuid"]]
     assert rig.ask("audit")[0]["finding"] == "guest without allocation"
+
+
+def test_a_guest_that_the_policy_does_not_place_has_the_policy_as_reason(rig, uid):
+    rig.claim(uid, PCPU=1)
+    rig.ask("guest.run", uuid=uid, command=["sleep", "60"])
+    rig.write_ini(policy="name = none")
+    rig.agent.reload()
+    guest = rig.ask("guest.show", guest=uid)
+    assert (guest["kind"], guest["cpus"]) == ("unplaced", "")
+    assert guest["reason"] == "[policy] name = none places no guests"
+    assert rig.ask("status")["reasons"] == {uid: guest["reason"]}
 
 
 def test_an_adopted_process_is_pinned_and_released(rig, uid):
@@ -126,9 +138,10 @@ def test_bad_parameters_are_named(rig, method, params, words):
 
 
 def test_a_name_that_two_guests_have_is_ambiguous(rig):
-    for _ in range(2):
-        rig.ask("guest.run", name="twin", command=["sleep", "60"])
-    with pytest.raises(RequestError, match="2 guests are named twin"):
+    first, second = sorted(
+        rig.ask("guest.run", name="twin", command=["sleep", "60"])["uuid"] for _ in range(2)
+    )
+    with pytest.raises(RequestError, match=f"2 guests are named twin: give the uuid: {first}, {second}$"):
         rig.ask("guest.stop", guest="twin")
 
 

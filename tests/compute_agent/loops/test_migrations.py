@@ -165,7 +165,7 @@ def test_a_guest_is_shown_as_migrating_while_its_migration_holds_its_allocation(
     cloud.claim()
     with caplog.at_level(logging.INFO, "compute_agent"):
         cloud.report()
-    document = guest_document(cloud.view())
+    document = guest_document(cloud.view(), cloud.pipeline.host_state.policy)
     assert document["migration"] == MIGRATION
     assert document["allocation"] == {NODES[0]: {"PCPU": 2}}
     assert document["reason"] == f"migrating: its allocation on this host belongs to consumer {MIGRATION}"

@@ -126,9 +126,9 @@ def test_a_zone_of_memory_that_is_not_that_of_the_cpus_is_shown(rig):
     rig.hold({"node1": {"PCPU": 1, "MEMORY_MB": 64}}, uuid="b")
     rig.pipeline.update_gauges()
     far, near = rig.pipeline.guest_views()
-    assert (guest_document(far)["cpu_numa_nodes"], guest_document(far)["numa_nodes"]) == ("0", "2")
-    assert (guest_document(near)["cpu_numa_nodes"], guest_document(near)["numa_nodes"]) == ("1", "1")
-    assert guests_document([far, near])["remote_memory_guests"] == ["a"]
+    shown = [guest_document(view, HOST_STATE.policy) for view in (far, near)]
+    assert [(one["cpu_numa_nodes"], one["numa_nodes"]) for one in shown] == [("0", "2"), ("1", "1")]
+    assert guests_document([far, near], HOST_STATE.policy)["remote_memory_guests"] == ["a"]
     assert rig.metric("remote_memory_guests") == 1
 
 
