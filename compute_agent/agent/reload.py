@@ -438,7 +438,10 @@ class ConfigReloader:
             return "a file was written while the agent read it; the agent reads it again"
         if emptied := emptied_files(self._accepted, now):
             files = ", ".join(map(str, emptied))
-            return f"empty, but had options before: {files}; restore the text, or write a comment into it"
+            return (
+                f"empty, but had options before: {files}; restore the text, or write a comment into it if it"
+                " is to have no options"
+            )
         return ""
 
     def _follow_hardware(self) -> None:

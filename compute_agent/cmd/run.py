@@ -56,24 +56,28 @@ class RunCommand(AgentLister):
         """
         try:
             if parsed_args.dry_run:
-                return super().run(parsed_args)
-            own = self.load_own_conf()
-            # The log is set up first, so that it contains the errors of the start.
-            logs.set_up(own)
-            with _by_fleet(own):
-                agent = HostAgent(self.load_conf)
-                agent.catch_signals()
-                agent.start()
+                self._changes = dry_run(self.load_conf())
+            else:
+                own = self.load_own_conf()
+                # The log is set up first, so that it contains the errors of the start.
+                logs.set_up(own)
+                with _by_fleet(own):
+                    agent = HostAgent(self.load_conf)
+                    agent.catch_signals()
+                    agent.start()
         except REASONS_NOT_TO_START as error:
             LOG.error("The agent does not start: %s", error)
             return 1
+        if parsed_args.dry_run:
+            # The output is outside of the block above, because a closed pipe is an OSError, too.
+            return super().run(parsed_args)
         _spare_old_objects()
         agent.serve_signals()
         return 0
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """List the changes that a start would make. Returns the columns and the rows."""
-        rows = [dataclasses.astuple(each) for each in dry_run(self.load_conf())]
+        """Print the changes that a start would make. Returns the columns and the rows."""
+        rows = [dataclasses.astuple(each) for each in self._changes]
         self.app.stderr.write("Nothing was changed.\n" if rows else "Nothing would be changed.\n")
         return _COLUMNS, rows
 

@@ -187,7 +187,9 @@ def test_an_emptied_file_changes_nothing_until_it_has_text_that_is_settled(rig):
     assert rig.ask("status")["config_error"] == ""  # the file may still be written
     settled(rig.ini)
     rig.agent.reload_changes()
-    assert f"empty, but had options before: {rig.ini};" in rig.ask("status")["config_error"]
+    error = rig.ask("status")["config_error"]
+    assert f"empty, but had options before: {rig.ini};" in error
+    assert "write a comment into it if it is to have no options" in error
     rig.agent.reload()
     assert "empty" in rig.ask("status")["config_error"]
     assert os.sched_getaffinity(guest["pid"]) == cpus

@@ -2,8 +2,9 @@
 
 import json
 import os
+import subprocess
 
-from tests.compute_agent.cmd.agents import allowed_cpus
+from tests.compute_agent.cmd.agents import MAIN, allowed_cpus
 from tests.waits import wait_for
 
 
@@ -35,6 +36,15 @@ def test_a_dry_run_of_a_first_start_leaves_no_trace(agent, live_placement):
     assert not agent.folder.exists()
     assert live_placement.writes() == []
     assert "Nothing was changed" in words
+
+
+def test_a_closed_pipe_ends_a_dry_run_quietly(two_cpus, write_ini):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*MAIN, "--config-file", write_ini(), "run", "--dry-run"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "Nothing was changed.\n")
 
 
 def test_new_pins_of_a_running_guest_are_shown_and_not_applied(agent, claim, uid, live_placement):
