@@ -101,23 +101,38 @@ class FreeCapacity:
             free = [self._free_amount(has, uuid, name) for uuid in homes]
             parts = _share(amount, [len(cpus & home) for home in homes.values()], free, exactly)
             if parts is None:
-                amounts_left = (f"{self._names[uuid]} {left}" for uuid, left in zip(homes, free, strict=True))
-                text = ", ".join(amounts_left) or "none"
+                text = ", ".join(self._free_words(has, uuid, name) for uuid in homes) or "none"
                 return f"there is no room for {amount} {name} (free: {text})"
             found[name] = {uuid: part for uuid, part in zip(homes, parts, strict=True) if part}
         return found
 
     def _free_amount(self, has: Mapping[str, Amounts], uuid: str, name: str) -> int:
         """The amount of a resource class that a consumer can still take from a provider."""
+        return min(self._unused_amount(uuid, name), self._allowed_amount(has, uuid, name))
+
+    def _free_words(self, has: Mapping[str, Amounts], uuid: str, name: str) -> str:
+        """The name of a provider and its free amount, with ``max_unit`` if it allows the consumer less."""
+        unused = self._unused_amount(uuid, name)
+        words = f"{self._names[uuid]} {unused}"
+        if self._allowed_amount(has, uuid, name) >= unused:
+            return words
+        return f"{words}, but at most {self._inventories[uuid][name].max_unit} in one allocation"
+
+    def _unused_amount(self, uuid: str, name: str) -> int:
+        """The amount of a resource class of a provider that no consumer holds."""
         inventory = self._inventories.get(uuid, {}).get(name)
         if inventory is None:
             return 0  # the provider is derived but not reported yet
         # Placement, too, rounds the capacity down to an integer.
         capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
-        mine = has.get(uuid, {}).get(name, 0)
-        # max_unit limits the whole allocation of a consumer on a provider. The capacity can be below the use,
-        # because ratios and reserves change while guests hold amounts; hence max().
-        return max(0, min(capacity - self._used[uuid, name], inventory.max_unit - mine))
+        # The capacity can be below the use, because ratios and reserves change while guests hold amounts.
+        return max(0, capacity - self._used[uuid, name])
+
+    def _allowed_amount(self, has: Mapping[str, Amounts], uuid: str, name: str) -> int:
+        """The amount that ``max_unit`` still allows a consumer to take from a provider."""
+        inventory = self._inventories.get(uuid, {}).get(name)
+        # max_unit limits the whole allocation of a consumer on a provider.
+        return 0 if inventory is None else max(0, inventory.max_unit - has.get(uuid, {}).get(name, 0))
 
 
 def _provider_homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:

@@ -60,7 +60,7 @@ def test_max_unit_counts_what_the_consumer_holds_already():
     assert capacity.fit_amounts({ROOT: {"VCPU": 3}}, {"VCPU": 1}, ON_FOUR) == {"VCPU": {ROOT: 1}}
     assert (
         capacity.fit_amounts({ROOT: {"VCPU": 3}}, {"VCPU": 2}, ON_FOUR)
-        == "there is no room for 2 VCPU (free: h 1)"
+        == "there is no room for 2 VCPU (free: h 5, but at most 4 in one allocation)"
     )
 
 

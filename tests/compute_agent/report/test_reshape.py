@@ -233,7 +233,8 @@ def test_too_little_room_is_told_with_consumer_class_and_what_is_free():
     after = tree(TWO_NODES, "numa", shared="0-1", cpu_allocation_ratio=1.0)
     found = plan(before, after, {GUEST: {"h": {"VCPU": 4}}}, {})
     assert isinstance(found, InfeasibleReshape)
-    assert found.reason == f"{GUEST}: there is no room for 4 VCPU (free: h_NUMA_0 2)"
+    words = "h_NUMA_0 8, but at most 2 in one allocation"
+    assert found.reason == f"{GUEST}: there is no room for 4 VCPU (free: {words})"
 
 
 def test_allocations_of_classes_without_inventory_stay():
