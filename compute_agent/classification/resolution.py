@@ -24,6 +24,7 @@ from compute_agent.classes.cpu_classes import parse_cpu_classes
 from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.classification.rules import GuestFacts, GuestRule, KnownClasses, first_match, parse_rules
 from compute_agent.conf.guests import FLAVOR_SETTINGS, IMAGE_SETTINGS
+from compute_agent.conf.written import name_hint
 from compute_agent.model.guest_settings import (
     BEST_EFFORT,
     DEFAULT_VALUES,
@@ -246,18 +247,30 @@ class _SettingResolver:
                 # An extra spec compute_agent:SETTING takes precedence over an extra spec of Nova, in any
                 # order of the two.
                 values = {**self.read_value(f"flavor: {key}", _NOVA_SPECS[key], text), **values}
-            elif key.startswith(NAMESPACE):
-                setting, shown = key.removeprefix(NAMESPACE), printable_text(key[:_MAX_SHOWN])
+            elif (setting := key.removeprefix(NAMESPACE)) != key:
                 if setting in SETTING_NAMES:
-                    values |= self.read_value(f"flavor: {shown}", setting, text, allowed)
+                    values |= self.read_value(f"flavor: {key}", setting, text, allowed)
                 else:
-                    self.problems.append(f"flavor: there is no setting {shown}")
+                    self._note_unknown("flavor", NAMESPACE, setting)
         return values
+
+    def _note_unknown(self, source: str, namespace: str, setting: str) -> None:
+        """Note a problem: the namespace of the agent's settings has no such setting."""
+        # A search for a similar name takes long, and a guest can have thousands of unknown names.
+        if len(self.problems) < _MAX_PROBLEMS:
+            setting = setting[:_MAX_SHOWN]
+            hint = name_hint(setting, SETTING_NAMES, f"{namespace}{{}}")
+            self.problems.append(f"{source}: there is no setting {namespace}{printable_text(setting)}{hint}")
 
     def image_values(self) -> Values:
         values: dict[str, Any] = {}
-        for key, setting, text in _image_settings(self.facts):
-            if key in self.policy.image_settings:
+        for key, text in self.facts.identity.image_properties.items():
+            setting = _NOVA_PROPERTIES.get(key, key.removeprefix(_IMAGE_NAMESPACE))
+            if setting == key:
+                continue  # a property without the prefix belongs to another program
+            if setting not in SETTING_NAMES:
+                self._note_unknown("image", _IMAGE_NAMESPACE, setting)
+            elif key in self.policy.image_settings:
                 values |= self.read_value(f"image: {key}", setting, text)
             else:
                 self.problems.append(
@@ -328,14 +341,6 @@ def _position_problems(settings: GuestSettings, sources: Mapping[str, str]) -> I
                 f"{setting} = {setting_text(getattr(settings, setting))} ({sources[setting]}) has no effect,"
                 f" as [policy] name = follow leaves the choice of CPUs to Nova: set {spec} in the flavor"
             )
-
-
-def _image_settings(facts: GuestFacts) -> Iterator[tuple[str, str, str]]:
-    """Yield each property of the guest's image that sets a setting, as a tuple of key, setting and text."""
-    for key, text in facts.identity.image_properties.items():
-        setting = _NOVA_PROPERTIES.get(key, key.removeprefix(_IMAGE_NAMESPACE))
-        if key in _NOVA_PROPERTIES or (key.startswith(_IMAGE_NAMESPACE) and setting in SETTING_NAMES):
-            yield key, setting, text
 
 
 def parse_known_classes(conf: cfg.ConfigOpts) -> KnownClasses:

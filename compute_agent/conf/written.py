@@ -74,7 +74,7 @@ def unknown_options(
             continue
         names = known.get(normal_section(section))
         if names is None:
-            found.append(f"[{section}]: there is no such section{_name_hint(section, known, '[{}]')}")
+            found.append(f"[{section}]: there is no such section{name_hint(section, known, '[{}]')}")
             continue
         for name in options:
             if name not in names:
@@ -111,6 +111,15 @@ def names_of(options: Iterable[Any]) -> Iterator[str]:
             yield old.name
 
 
+def name_hint(name: str, known: Collection[str], form: str) -> str:
+    """The rest of a sentence about an unknown name: the known name that it is probably meant to be, if any.
+
+    :param form: the form of the name in the sentence, such as ``[{}]`` for sections.
+    """
+    close = _closest_name(name, known)
+    return f"; did you mean {form.format(close)}?" if close else ", so it has no effect"
+
+
 def _place_hint(section: str, name: str, known: Mapping[str, Collection[str]]) -> str:
     elsewhere = sorted(other for other, names in known.items() if name in names)
     if elsewhere:
@@ -121,11 +130,6 @@ def _place_hint(section: str, name: str, known: Mapping[str, Collection[str]]) -
     if close := _closest_name(name, by_name):
         return f"; did you mean {close} in [{by_name[close]}]?"
     return ", so it has no effect"
-
-
-def _name_hint(name: str, known: Collection[str], form: str) -> str:
-    close = _closest_name(name, known)
-    return f"; did you mean {form.format(close)}?" if close else ", so it has no effect"
 
 
 def _closest_name(name: str, known: Collection[str]) -> str:

@@ -408,10 +408,13 @@ def unknown_names(names: Sequence[str], known: Iterable[str]) -> str:
     return f"unknown name{'' if len(names) == 1 else 's'} {', '.join(shown)}" if names else ""
 
 
-def similar_name(name: str, known: Iterable[str]) -> str:
-    """Return a question in parentheses with the most similar known name; empty if no name is similar."""
+def similar_name(name: str, known: Iterable[str], min_ratio: float = 0.75) -> str:
+    """Return a question in parentheses with the most similar known name; empty if no name is similar.
+
+    :param min_ratio: the least similarity, from 0 to 1.
+    """
     # a hostile name is long, and the time for a comparison grows with the square of its length
-    near = get_close_matches(name, sorted(known), 1, 0.75) if len(name) <= _MAX_COMPARED else []
+    near = get_close_matches(name, sorted(known), 1, min_ratio) if len(name) <= _MAX_COMPARED else []
     return f" (did you mean {near[0]}?)" if near else ""
 
 

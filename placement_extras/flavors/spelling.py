@@ -1,8 +1,9 @@
 """Known names of extra specs and image properties, and warnings about unknown names.
 
-Nova ignores unknown names, so a misspelt extra spec has no effect. The namespace of an extra spec is the text
-before its colon. A namespace that Nova 34.0.0 does not know probably belongs to another program. So such a
-namespace causes a warning only if it looks like a misspelt namespace of Nova.
+Nova ignores unknown names, so a misspelt extra spec has no effect. The same is true of the agent, which reads
+the namespace ``compute_agent``. The namespace of an extra spec is the text before its colon. A namespace that
+neither Nova 34.0.0 nor the agent knows probably belongs to another program. So such a namespace causes a
+warning only if it looks like a misspelt known namespace.
 """
 
 import re
@@ -17,6 +18,7 @@ from placement_extras.flavors.guest import CHOICES, COMPARED, FLAGS, FREE, NUMBE
 MAX_WARNINGS: Final = 16
 """Maximum number of warnings about a flavor that have a text. Further warnings are only counted."""
 
+_AGENT: Final = "compute_agent"
 _NAMES: Final[Mapping[str, str]] = {
     "accel": "device_profile",
     "aggregate_instance_extra_specs": "",
@@ -28,6 +30,10 @@ _NAMES: Final[Mapping[str, str]] = {
         "pci_device_pools pci_stats ram_allocation_ratio running_vms service_id stats supported_hv_specs "
         "supported_instances total_usable_disk_gb total_usable_ram_mb updated uuid vcpus vcpus_total "
         "vcpus_used"
+    ),
+    _AGENT: (
+        "blockio_class cpu_class emulator_policy isolation memory_type preserve priority qos_class resctrl "
+        "spread thread_policy"
     ),
     "hw": (
         "boot_menu cpu_cores cpu_dedicated_mask cpu_max_cores cpu_max_sockets cpu_max_threads cpu_policy "
@@ -53,7 +59,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "vmware": "hw_version storage_policy",
 }
 """Known names of extra specs, by namespace. Nova's API does not know the two names with ``maxphysaddr``, but
-Nova's scheduler uses them.
+Nova's scheduler uses them. The agent's names are the settings of guests.
 """
 SPEC_OF_GROUP: Final = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)", re.DOTALL)
 """Pattern of an extra spec with an amount or a trait. Its groups are the kind, the suffix and the name."""
@@ -94,16 +100,19 @@ class FlavorWarnings:
         self._sentences: list[str] = []
         self._more = 0
 
-    def add(self, sentence: str, name: str = "", known: Collection[str] = ()) -> None:
+    def add(
+        self, sentence: str, name: str = "", known: Collection[str] = (), min_ratio: float = 0.75
+    ) -> None:
         """Add a warning.
 
         :param name: the unknown name. The warning suggests the most similar name in ``known``.
+        :param min_ratio: the least similarity (0 to 1) of a name that the warning suggests.
         """
         # the number of warnings is limited, because a flavor can have hundreds of unknown names
         if len(self._sentences) == MAX_WARNINGS:
             self._more += 1
             return
-        self._sentences.append(sentence + similar_name(name, known))
+        self._sentences.append(sentence + similar_name(name, known, min_ratio))
 
     def all_sentences(self) -> tuple[str, ...]:
         """Return the warnings, and a last sentence with the number of further warnings."""
@@ -111,7 +120,7 @@ class FlavorWarnings:
 
 
 def warn_unknown_names(flavor: NovaFlavor, warnings: FlavorWarnings) -> None:
-    """Warn of unknown names of extra specs in Nova's namespaces, and of unknown properties of images."""
+    """Warn of unknown names of extra specs in known namespaces, and of unknown properties of images."""
     _check_specs((name for name, _ in flavor.extra_specs), warnings)
     for name, value in flavor.image.properties:
         if name.startswith("trait:"):
@@ -130,7 +139,11 @@ def _check_specs(names: Iterable[str], warnings: FlavorWarnings) -> None:
         meant = _meant_spec(name)
         if meant is not None:
             known = [meant] if SPEC_OF_GROUP.fullmatch(meant) else sorted(_SPECS)
-            warnings.add(f"{name} is not an extra spec that Nova knows", meant, known)
+            if meant.startswith(f"{_AGENT}:"):
+                # All names of this long namespace are similar.
+                warnings.add(f"{name} is not an extra spec that the agent knows", meant, known, 0.9)
+            else:
+                warnings.add(f"{name} is not an extra spec that Nova knows", meant, known)
 
 
 def _meant_spec(name: str) -> str | None:

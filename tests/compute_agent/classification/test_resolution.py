@@ -98,6 +98,17 @@ def test_extra_specs_that_are_not_trusted_misspelt_or_wrong_do_not_count_and_are
     assert "compute_agent:priority = 'high' cannot be used (a whole number" in found.problems[2]
 
 
+def test_misspelt_names_and_unknown_classes_of_flavors_and_images_are_told():
+    specs = {"compute_agent:qosclass": "LSR", "compute_agent:qos_class": "LSX"}
+    properties = {"compute_agent_presreve": "true", "compute_agent": "x"}
+    found = resolve_settings(ClassificationPolicy(known=KNOWN), facts(specs, properties))
+    assert [problem.partition("; there are")[0] for problem in found.problems] == [
+        "flavor: there is no setting compute_agent:qosclass; did you mean compute_agent:qos_class?",
+        "flavor: compute_agent:qos_class: there is no class 'LSX'",
+        "image: there is no setting compute_agent_presreve; did you mean compute_agent_preserve?",
+    ]
+
+
 def test_a_class_that_is_not_there_is_told_and_protects_the_guest():
     found = resolve_settings(
         ClassificationPolicy(known=KNOWN), facts(), declared={"qos_class": "HP", "cpu_class": "slow"}

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import InvalidVersion, Version
 
+from compute_agent.model.guest_settings import SETTING_NAMES
 from placement.exceptions import InvalidRequest
 from placement_extras.flavors.flavor import (
     INVALID_FLAVOR,
@@ -147,6 +148,22 @@ def test_ignored_extra_specs_are_named():
             ["hw_cpu_policy is not an extra spec that Nova knows (did you mean hw:cpu_policy?)"],
         ),
         ({"quota:colour": "red"}, {}, ["quota:colour is not an extra spec that Nova knows"]),
+        (
+            {"compute_agent:qosclass": "LSR", "compute-agent:preserve": "true"},
+            {},
+            [
+                "compute_agent:qosclass is not an extra spec that the agent knows: did you mean"
+                " compute_agent:qos_class?",
+                "compute-agent:preserve is not an extra spec that the agent knows: did you mean"
+                " compute_agent:preserve?",
+            ],
+        ),
+        (
+            {"compute_agent:colour": "red"},
+            {},
+            ["compute_agent:colour is not an extra spec that the agent knows"],
+        ),
+        ({f"compute_agent:{name}": "" for name in SETTING_NAMES}, {}, []),
         ({"hw:numa_cpus.a": "1"}, {}, ["hw:numa_cpus.a is not an extra spec that Nova knows"]),
         (
             {},
@@ -164,7 +181,7 @@ def test_ignored_extra_specs_are_named():
             ["the image property trait:CUSTOM_A cannot be 'forbidden', only required"],
         ),
         (
-            {"hw:watchdog_action": "reset", "compute_agent:weight": "2", "colour": "red"},
+            {"hw:watchdog_action": "reset", "billing:weight": "2", "colour": "red"},
             {"os_distro": "debian"},
             [],
         ),
