@@ -35,7 +35,7 @@ from compute_agent.conf.qos import (
 from compute_agent.conf.systemd import SYSTEMD_OPTS
 from compute_agent.controllers.cpu_class_plan import CpuClassClaim, decide_files
 from compute_agent.drivers.base import split_names
-from compute_agent.drivers.factory import unlimited_reason
+from compute_agent.drivers.factory import limits_fault, unlimited_reason
 from compute_agent.drivers.libvirt import hook
 from compute_agent.drivers.libvirt.hook import HookState
 from compute_agent.host import kernel_files
@@ -279,6 +279,11 @@ def config_warnings(
     """
     found = find_unknown_options(conf)
     found += filter(None, [missing_file(conf), missing_credentials(conf), name_warning(conf)])
+    if "process" in split_names(driver) and conf.cgroup.root and (fault := limits_fault(conf)):
+        found.append(
+            f"{fault}, so process guests have no weights and no CPU limits: name a delegated group. systemd"
+            " makes the group of a unit when it starts the unit"
+        )
     if conf.policy.name == FOLLOW and conf.guests.unallocated == "ignore":
         found.append(
             "[guests] unallocated = ignore has no effect with [policy] name = follow, which leaves all guests"

@@ -17,6 +17,9 @@ from compute_agent.controllers.cpu_class import cpu_class_status
 from compute_agent.controllers.cpu_class_plan import in_words
 from compute_agent.controllers.isolation import isolation_status
 from compute_agent.controllers.resctrl import ResctrlController
+from compute_agent.drivers.base import split_names
+from compute_agent.drivers.factory import limits_fault
+from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.host.cpus import read_online
 from compute_agent.inventory.provider_tree import FIELDS
 from compute_agent.loops.holders import CpuHolder, DeviceUse
@@ -469,6 +472,7 @@ def agent_document(agent: AssembledAgent) -> dict[str, Any]:
         "driver_status": agent.host_driver.status,
         "drivers_away": dict(driver.outage_reasons()),
         "cache_control": f"off: {off}" if (off := reloader.resctrl.off) else "on",
+        "process_limits": _process_limits(agent),
         "cache_monitoring": f"off: {off}" if (off := agent.monitoring.reason_off) else "on",
         "cpu_classes": in_words(cpu_classes.classes),
         "cpu_class_refusals": list(cpu_classes.refusals),
@@ -486,6 +490,13 @@ def agent_document(agent: AssembledAgent) -> dict[str, Any]:
         "claims_of_another_host": agent.guest_claims.foreign_claims(),
         "overdue_guests": _guest_sentences(agent.claim_ends.overdue_guests(), names),
     }
+
+
+def _process_limits(agent: AssembledAgent) -> str:
+    """Whether the agent can give weights and CPU limits to guests that are processes; if not, the reason."""
+    if ProcessDriver.name not in split_names(agent.driver.name):
+        return f"off: the driver {ProcessDriver.name} is not used"
+    return f"off: {fault}" if (fault := limits_fault(agent.options)) else "on"
 
 
 def _guest_sentences(reasons: Mapping[str, str], names: Mapping[str, str]) -> list[str]:

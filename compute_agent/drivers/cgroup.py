@@ -12,7 +12,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -119,6 +119,22 @@ def missing_parts(group: GuestCgroup, wanted: CpuLimits) -> list[str]:
     return found
 
 
+def offered_controllers(folder: Path) -> Sequence[str]:
+    """The controllers that a delegated group offers to the groups of guests.
+
+    :raises OSError: the folder is no group of cgroup v2, the agent is not allowed to write to it, or other
+        users are.
+    """
+    # Another user with write access could put a process into a guest's group. The agent would then pin, limit
+    # and kill that process like the guest's own.
+    check_folder(folder)
+    offered = kernel_files.read_text(f"{folder}/cgroup.controllers").split()
+    # Write access to cgroup.procs is needed to move processes, and write access to the folder to make groups.
+    if not os.access(folder / "cgroup.procs", os.W_OK) or not os.access(folder, os.W_OK):
+        raise PermissionError(errno.EACCES, "not writable", str(folder))
+    return offered
+
+
 class CgroupRoot:
     """The delegated group, which contains a group for each guest; :meth:`open` checks and prepares it."""
 
@@ -134,15 +150,8 @@ class CgroupRoot:
         guests.
         """
         try:
-            # Another user with write access could put a process into a guest's group. The agent would then
-            # pin, limit and kill that process like the guest's own.
-            check_folder(folder)
-            offered = kernel_files.read_text(f"{folder}/cgroup.controllers").split()
+            offered = offered_controllers(folder)
             enabled = kernel_files.read_text(f"{folder}/cgroup.subtree_control").split()
-            # Write access to cgroup.procs is needed to move processes, and write access to the folder to make
-            # groups.
-            if not os.access(folder / "cgroup.procs", os.W_OK) or not os.access(folder, os.W_OK):
-                raise PermissionError(errno.EACCES, "not writable", str(folder))
         except OSError as error:
             LOG.warning("Process guests get no cgroups, and are pinned by affinity instead: %s", error)
             return None

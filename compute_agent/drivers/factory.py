@@ -28,7 +28,7 @@ from urllib.parse import parse_qs, urlsplit
 from oslo_config import cfg
 
 from compute_agent.drivers.base import GuestDriver, join_names, split_names
-from compute_agent.drivers.cgroup import CgroupRoot
+from compute_agent.drivers.cgroup import CgroupRoot, offered_controllers
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.containers.driver import DOCKER, PODMAN, ContainerDriver
 from compute_agent.drivers.foreign.driver import ForeignDriver
@@ -38,7 +38,6 @@ from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.drivers.systemd.driver import SystemdDriver
 from compute_agent.files import LockedError, UnsafeFileError, check_folder, hold_lock, is_held, secure_folder
-from compute_agent.host import kernel_files
 from compute_agent.model.messages import DriverError
 
 _SYSTEM_FOLDER: Final = Path("/run/libvirt")
@@ -495,17 +494,23 @@ def _groups_unlimited(conf: cfg.ConfigOpts) -> str:
     return "" if (groups / "cgroup.controllers").exists() else f"{groups} is not a group of cgroup v2"
 
 
+def limits_fault(conf: cfg.ConfigOpts) -> str:
+    """The reason why process guests have no weights and no CPU limits; empty if they have them."""
+    root = conf.cgroup.root
+    if not root:
+        return "[cgroup] root is not set"
+    try:
+        if "cpu" in offered_controllers(Path(root)):
+            return ""
+    except OSError as error:
+        reason = error.strerror or error
+        return f"[cgroup] root = {root} is not a group of cgroup v2 that the agent can use ({reason})"
+    return f"[cgroup] root = {root} does not have the controller cpu"
+
+
 def _processes_unlimited(conf: cfg.ConfigOpts) -> str:
-    root, reason = conf.cgroup.root, "[cgroup] root is not set"
-    if root:
-        try:
-            controllers = kernel_files.read_text(str(Path(root) / "cgroup.controllers")).split()
-            if "cpu" in controllers:
-                return ""
-            reason = f"[cgroup] root = {root} does not have the controller cpu"
-        except OSError as error:
-            reason = f"[cgroup] root = {root} is not a group of cgroup v2 ({error.strerror})"
-    return f"process guests without groups of their own cannot be limited: {reason}"
+    fault = limits_fault(conf)
+    return f"process guests without groups of their own cannot be limited: {fault}" if fault else ""
 
 
 KINDS: Final[Mapping[str, DriverKind]] = {

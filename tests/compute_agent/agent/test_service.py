@@ -64,6 +64,10 @@ def test_a_guest_is_evicted_by_hand_and_gives_back_what_it_held(rig, uid):
     assert rig.ask("guest.list") == []
 
 
+def test_status_shows_why_process_guests_have_no_limits(rig):
+    assert rig.ask("status")["process_limits"] == "off: [cgroup] root is not set"
+
+
 def test_a_mixed_guest_has_its_own_and_the_shared_cpus(rig, uid):
     rig.claim(uid, PCPU=1, VCPU=1)
     guest = rig.ask("guest.run", uuid=uid, command=["sleep", "60"])

@@ -43,6 +43,13 @@ def about(texts, section):
     return [text for text in texts if text.startswith(f"[{section}]")]
 
 
+def write_group(folder, controllers="cpuset cpu"):
+    """Write the files of a delegated group into a folder."""
+    folder.mkdir()
+    (folder / "cgroup.controllers").write_text(f"{controllers}\n")
+    (folder / "cgroup.procs").touch()
+
+
 @pytest.fixture
 def captured(two_nodes):
     """The files of a host that has a pressure file for each resource, and no resctrl."""
@@ -273,6 +280,24 @@ def test_a_driver_that_is_named_twice_is_refused(configure):
     ]
 
 
+def test_a_root_of_process_guests_that_cannot_be_used_is_a_warning(configure, tmp_path):
+    def warnings(root, drivers="process"):
+        return check(configure("cpu_shared_set = 1", cgroup=f"root = {root}", guests=f"drivers = {drivers}"))[
+            1
+        ]["warnings"]
+
+    write_group(tmp_path / "group")
+    write_group(tmp_path / "poor", "cpuset")
+    assert warnings(tmp_path / "group") == []
+    (absent,), (poor,) = warnings(tmp_path / "none"), warnings(tmp_path / "poor")
+    faults = "is not a group of cgroup v2 that the agent can use", "does not have the controller cpu"
+    for warning, folder, fault in zip((absent, poor), ("none", "poor"), faults, strict=True):
+        assert warning.startswith(f"[cgroup] root = {tmp_path}/{folder} {fault}")
+        assert "process guests have no weights and no CPU limits" in warning
+    assert warnings(tmp_path / "none", "libvirt") == []
+    assert warnings("") == []
+
+
 class TestWatermarks:
     """Watermarks that this host cannot enforce are reported."""
 
@@ -305,8 +330,7 @@ class TestWatermarks:
     def test_lines_that_this_host_can_keep_cause_no_warning(self, configure, captured, tmp_path, monkeypatch):
         fake.FakeResctrl.of(fake.INTEL, captured / "sys/fs/resctrl")
         (captured / "proc/mounts").write_text("resctrl /sys/fs/resctrl resctrl rw 0 0\n")
-        (tmp_path / "group").mkdir()
-        (tmp_path / "group/cgroup.controllers").write_text("cpuset cpu\n")
+        write_group(tmp_path / "group")
         sections = WATERMARKS | {"guests": "drivers = process"}
         ini = configure("cpu_shared_set = 1", cgroup=f"root = {tmp_path}/group", **sections)
         assert check(ini)[1]["warnings"] == []
