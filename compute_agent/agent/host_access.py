@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import tempfile
@@ -63,9 +64,10 @@ def check_state_folder(conf: cfg.ConfigOpts) -> str:
     try:
         # Only an attempt shows this: root has access to each folder, but the kernel creates none in /proc.
         tempfile.TemporaryDirectory(dir=there).cleanup()
-    except PermissionError:
-        return f"{_OPTION} = {folder}: user {os.geteuid()} cannot write to {there}; {_NEEDED}"
     except OSError as error:
+        # The mode of the folder causes EACCES. Other errors, such as EPERM in /sys, concern all users.
+        if error.errno == errno.EACCES:
+            return f"{_OPTION} = {folder}: user {os.geteuid()} cannot write to {there}; {_NEEDED}"
         raise ConfigError(f"{_OPTION} = {folder}: {there}: {error.strerror}; {_NEEDED}") from error
     return ""
 

@@ -282,9 +282,8 @@ def test_a_driver_that_is_named_twice_is_refused(configure):
 
 def test_a_root_of_process_guests_that_cannot_be_used_is_a_warning(configure, tmp_path):
     def warnings(root, drivers="process"):
-        return check(configure("cpu_shared_set = 1", cgroup=f"root = {root}", guests=f"drivers = {drivers}"))[
-            1
-        ]["warnings"]
+        ini = configure("cpu_shared_set = 1", cgroup=f"root = {root}", guests=f"drivers = {drivers}")
+        return check(ini)[1]["warnings"]
 
     write_group(tmp_path / "group")
     write_group(tmp_path / "poor", "cpuset")
@@ -401,7 +400,7 @@ class TestStateFolder:
     def ini(self, configure):
         return lambda path: configure("cpu_shared_set = 1", DEFAULT=f"state_path = {path}")
 
-    @pytest.mark.parametrize("path", ["{}/file/state", "/proc/state"])
+    @pytest.mark.parametrize("path", ["{}/file/state", "/proc/state", "/sys/state"])
     def test_a_state_folder_that_cannot_exist_is_refused(self, ini, tmp_path, path):
         (tmp_path / "file").touch()
         path = path.format(tmp_path)
