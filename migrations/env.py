@@ -1,4 +1,4 @@
-"""Alembic's entry: migrates the connection it is given, or the one of ``-x url=...``."""
+"""Entry point of Alembic: migrates the connection of the caller, or of ``-x url=...`` on the command line."""
 
 import sqlalchemy as sa
 from alembic import context

@@ -1,4 +1,4 @@
-"""The ids of consumers get 64 bits, as each attempted claim takes one, also one that fails."""
+"""The ids of consumers get 64 bits, because each attempt of a claim needs an id, also if the claim fails."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -15,7 +15,7 @@ def upgrade() -> None:
     bind = op.get_bind()
     if bind.dialect.name == "sqlite":
         return  # all integers of SQLite have 64 bits
-    # MySQL commits each of these statements: an interrupted upgrade begins here again.
+    # MySQL commits each of these statements, so a repeated upgrade may find that the key is already dropped
     if _REFERENCE in {key["name"] for key in sa.inspect(bind).get_foreign_keys("allocations")}:
         op.drop_constraint(_REFERENCE, "allocations", type_="foreignkey")
     op.alter_column(

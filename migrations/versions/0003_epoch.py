@@ -1,4 +1,4 @@
-"""One more change counter: that of the epoch, by which all workers read everything again."""
+"""A change counter for the epoch. After a change of the epoch, all workers read the whole database again."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""The table of the groups that consumers are in, for policies of claims (affinity, anti-affinity)."""
+"""The table of the groups of consumers, for policies of claims (affinity, anti-affinity)."""
 
 import sqlalchemy as sa
 

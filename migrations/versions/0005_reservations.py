@@ -1,4 +1,4 @@
-"""Reservations: consumers that hold something until a time, for claims of a project to take from."""
+"""Reservations: consumers that hold resources until a time, for later claims of a project."""
 
 import sqlalchemy as sa
 

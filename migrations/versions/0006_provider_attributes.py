@@ -1,4 +1,4 @@
-"""Attributes of resource providers: strings and numbers that the service only keeps and compares."""
+"""Attributes of resource providers: strings and numbers, which the service only stores and compares."""
 
 import sqlalchemy as sa
 

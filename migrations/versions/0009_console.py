@@ -1,6 +1,6 @@
-"""Does nothing. The console's own Alembic branch makes the tables that this migration once made.
+"""Does nothing. The console's own Alembic branch makes the tables that this revision made before.
 
-The number stays, as there are databases at it.
+The number stays, because databases with this revision exist.
 """
 
 revision = "0009"

@@ -1,6 +1,6 @@
-"""Makes nothing: the console has the tables that this made in a branch of its own.
+"""Does nothing. The console's own Alembic branch makes the tables that this revision made before.
 
-The number stays, as there are databases at it.
+The number stays, because databases with this revision exist.
 """
 
 revision = "0010"

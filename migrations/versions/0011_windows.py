@@ -1,4 +1,4 @@
-"""Reservations that begin at a time, their planned allocations, and claims that end at a time."""
+"""Windows (reservations with a start), their planned allocations, and claims with an end."""
 
 import sqlalchemy as sa
 

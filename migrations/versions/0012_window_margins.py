@@ -1,4 +1,4 @@
-"""Windows that hold their amounts some time before their start and after their end."""
+"""Lead times and cleaning times: a window also holds its amounts before its start and after its end."""
 
 import sqlalchemy as sa
 

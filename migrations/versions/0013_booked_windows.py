@@ -1,4 +1,4 @@
-"""The history of windows: what was promised to a project, and until when."""
+"""The history of windows: the resources and the times that a project has booked."""
 
 import sqlalchemy as sa
 

@@ -1,4 +1,4 @@
-"""An index of windows by their start, so that the next start is found without reading all windows."""
+"""An index of windows by their start, so that a query for the next start does not read all windows."""
 
 from placement.db.schema_scripts import make_index
 

@@ -1,4 +1,4 @@
-"""What happens at the end of reservations and of claims; the cleaning time after a claim."""
+"""The action at the end of reservations and claims, and the cleaning time after a claim."""
 
 import sqlalchemy as sa
 
@@ -11,7 +11,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # workers of the release before write rows without these columns
+    # defaults, because workers of the previous release write rows without these columns
     for table in ("claim_expiries", "reservations", "booked_windows"):
         make_column(table, sa.Column("on_end", sa.String(16), nullable=False, server_default="none"))
     make_column("claim_expiries", sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0"))

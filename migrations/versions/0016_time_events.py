@@ -1,4 +1,4 @@
-"""When times of windows and claims were set, and claims that have ended: the source of time events."""
+"""The source of time events: when the times of windows and claims were set, and the ended claims."""
 
 import sqlalchemy as sa
 
@@ -11,7 +11,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # workers of the release before write rows without these columns
+    # defaults, because workers of the previous release write rows without these columns
     for table, name in (
         ("booked_windows", "booked_at"),
         ("booked_windows", "end_set_at"),
@@ -19,7 +19,7 @@ def upgrade() -> None:
     ):
         make_column(table, sa.Column(name, sa.Double, nullable=False, server_default="0"))
     make_index("ix_booked_windows_starts_at", "booked_windows", ["starts_at"])
-    # for the largest margin, by which a range of times is widened
+    # for queries of the largest margin: a query for a range of times widens the range by this margin
     make_index("ix_booked_windows_lead_time", "booked_windows", ["lead_time"])
     make_index("ix_booked_windows_cleaning_time", "booked_windows", ["cleaning_time"])
     make_index("ix_claim_expiries_cleaning_time", "claim_expiries", ["cleaning_time"])

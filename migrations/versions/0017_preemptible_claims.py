@@ -1,4 +1,4 @@
-"""Until when a preemptible claim keeps its room from later windows."""
+"""The time until which later windows cannot preempt a preemptible claim."""
 
 import sqlalchemy as sa
 
@@ -11,5 +11,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # workers of the release before write rows without this column: claims that no window preempts
+    # workers of the previous release write rows without this column; no window preempts these claims
     make_column("claim_expiries", sa.Column("kept_until", sa.Double, nullable=True))

@@ -1,4 +1,4 @@
-"""Whether a window that has not begun may move to another host that is alike."""
+"""A flag of windows: until its start, a window with this flag may move to an equivalent host."""
 
 import sqlalchemy as sa
 
@@ -11,7 +11,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # workers of the release before write rows without this column; their windows stay
+    # workers of the previous release write rows without this column; their windows stay on their hosts
     make_column(
         "reservations", sa.Column("is_movable", sa.Boolean, nullable=False, server_default=sa.false())
     )

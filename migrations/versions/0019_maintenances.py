@@ -1,4 +1,4 @@
-"""Which reservations are maintenances, whose hosts may be disabled."""
+"""A flag of reservations that are maintenances: their hosts may be disabled."""
 
 import sqlalchemy as sa
 
@@ -11,6 +11,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # workers of the release before write rows without it
+    # a default, because workers of the previous release write rows without this column
     column = sa.Column("is_maintenance", sa.Boolean, nullable=False, server_default=sa.false())
     make_column("reservations", column)

@@ -12,7 +12,7 @@ depends_on = None
 
 def upgrade() -> None:
     consumer_id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-    # claims that workers of the release before write do not give their amounts back to a window
+    # claims by workers of the previous release do not return their amounts to a window
     make_column("claim_expiries", sa.Column("window_id", consumer_id, nullable=True))
     make_index("ix_claim_expiries_window_id", "claim_expiries", ["window_id"])
     make_table(

@@ -1,4 +1,4 @@
-"""The hosts of claims that are over, for their events."""
+"""The hosts of ended claims, for their time events."""
 
 import sqlalchemy as sa
 
@@ -11,5 +11,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # workers of the release before write no hosts
+    # nullable, because workers of the previous release write no hosts
     make_column("ended_claims", sa.Column("roots", sa.Text, nullable=True))
