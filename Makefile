@@ -1,38 +1,40 @@
 # make demo         the whole system on this machine, one guest from claim to release (KEEP=1 leaves it running)
-# make adopt-demo   a cloud moves from OpenStack Placement to this service, and back (DATABASE=postgresql, mariadb)
-# make test-kills   kills a move between the two at many of its statements, on each kind of database
-# make test         everything continuous integration runs: lint, types, import directions, site, tests
-# make test-long    the same with those that take longest, and all random examples, rounds and kills: 35 minutes
-# make coverage     the same tests, and which lines none of them reaches: takes twice as long
-# make check        what a developer runs all day: lint, types, import directions, tests that need no server, some of
-#                   these with the lowest versions of dependencies
-# make mutants      whether the quick tests notice when one token of what decides is another: MUTANTS=200 SEED=1;
-#                   FOLDERS='compute_agent/isolation' for some folders
-# make test-vm      the tests that need a virtual machine with cache and bandwidth control, which it makes first
-# make test-failover  databases that fail over and break under load, 30 times each, with a table: a quarter of an hour
-# make test-upgrade upgrades from earlier releases under load, and back, on each database: a table; half an hour
-# make test-shadow  requests at random to OpenStack Placement through placement-shadow, an hour's worth: half an hour
-# make test-openstack  Nova's life of guests on this service and on OpenStack Placement, their classes on two hosts: 40 minutes
-# make test-dependencies  quick tests with the lowest versions and those of OpenStack's series; beside Nova
-# make test-packages  builds, installs and removes Debian packages and an image; kolla's templates: ten minutes
-# make test-nova    Nova's own functional tests that are about Placement, on both services; what Nova makes of flavors
-# make lint         the first three of these
+# make adopt-demo   moves a cloud from OpenStack Placement to this service, and back (DATABASE=postgresql, mariadb)
+# make test-kills   kills such a move at many of its statements, on each kind of database
+# make test         all checks of continuous integration: lint, types, import directions, site, tests
+# make test-long    the same with the longest tests, and with all random examples, rounds and kills: 35 minutes
+# make coverage     the same tests, and a list of the lines that no test reaches; takes twice as long
+# make check        the checks for each change: lint, types, import directions, tests that need no server, and some of
+#                   these tests with the lowest versions of dependencies
+# make mutants      changes single tokens of the code, and checks that a quick test fails: MUTANTS=200 SEED=1;
+#                   FOLDERS='compute_agent/isolation' selects folders
+# make test-vm      makes a virtual machine with cache and bandwidth control, and runs the tests that need it
+# make test-failover  30 failures of each database under load, with a table of the results: a quarter of an hour
+# make test-upgrade upgrades from earlier releases under load, and rollbacks, on each database, with a table: half an hour
+# make test-shadow  random requests to OpenStack Placement through placement-shadow: half an hour
+# make test-openstack  Nova with guests on this service and on OpenStack Placement, and classes of guests on two hosts:
+#                   40 minutes
+# make test-dependencies  quick tests with the lowest versions, with the versions of OpenStack's series, and beside Nova
+# make test-packages  builds, installs and removes Debian packages and an image; renders kolla's templates: ten minutes
+# make test-nova    Nova's own functional tests about Placement, on both services, and Nova's requests for flavors
+# make lint         style, types and import directions
 # make doc          builds the site in doc/_build/html; a warning is an error
-# make man         writes the pages for man(1) to doc/_build/man
-# make doc-links    asks for every link that leaves the site (needs the internet)
-# make dist         a wheel and an sdist of the last commit in dist/, to install elsewhere
+# make man          writes the pages for man(1) to doc/_build/man
+# make doc-links    checks the links that leave the site (needs the internet)
+# make dist         a wheel and an sdist of the last commit in dist/, for an installation elsewhere
 # make release      a release with changelog, packages and checksums: VERSION=1.2.0
 # make deb          Debian packages in dist/
 # make image        a container image of the service, by buildah (BUILDER='docker build' for another builder)
-# make format       lets ruff put the sources in order
-# make samples      writes the sample configurations in etc/ anew, after options changed
-# make constraints  resolves the newest versions and writes etc/constraints.txt anew
+# make format       formats the sources with ruff, and wraps long lines of pages
+# make samples      generates the sample configurations in etc/, after a change of options
+# make constraints  resolves the newest versions, and writes them to etc/constraints.txt
 # make clean        removes the virtual environment and all caches
 #
-# PYTEST_ARGS adds to the test run: make test PYTEST_ARGS='-k candidates -x'
-# RELEASE_ARGS to a release: make release VERSION=1.2.0 RELEASE_ARGS='--key operator@example.org'
-# UPGRADE_ARGS to that of upgrades: make test-upgrade UPGRADE_ARGS='sqlite --releases 1'
-# FAILOVER_ARGS to that of failures: make test-failover FAILOVER_ARGS='galera --faults 5 --seed 1'
+# Arguments for the programs behind some targets:
+#   make test PYTEST_ARGS='-k candidates -x'
+#   make release VERSION=1.2.0 RELEASE_ARGS='--key operator@example.org'
+#   make test-upgrade UPGRADE_ARGS='sqlite --releases 1'
+#   make test-failover FAILOVER_ARGS='galera --faults 5 --seed 1'
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -45,27 +47,27 @@ CYCLONEDX := $(VENV)/.cyclonedx
 CONSTRAINTS := etc/constraints.txt
 EXTRAS := postgresql,mysql,memcached,console,tracing,systemd,test,lint,doc,dist
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
-# A module stays in one process, so that it starts its servers once; tests/conftest.py says what else does.
-# The run ends if a process crashes: with a new process it would wait for ever.
+# All tests of a module run in one process, so that the module starts its servers once; tests/conftest.py has the
+# other rules. The run ends if a process crashes, because with a new process it would wait forever.
 BY_MODULE := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-# Quick tests compute more than they wait: one process more than there are processors.
+# Quick tests compute more than they wait, so one process more than processors is enough.
 PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) $(BY_MODULE)
 # Tests with servers wait as much as they compute, so there are two processes for each processor.
 WAITING := --numprocesses $(shell expr $$(nproc) \* 2) $(BY_MODULE)
-# What needs a virtual machine or a cloud, or builds packages, has a target of its own.
+# Tests that need a virtual machine or a cloud, or build packages, have their own targets.
 HERE := not vm and not openstack and not packages and not nova
 QUICK := -m 'not slow and not root and not postgresql and not mysql and not vm' --database sqlite \
     tests/placement tests/placement_extras tests/compute_agent --ignore=tests/placement/api_ref
-# Each process that collects the generated requests spends half a minute, so they have a process of their own.
+# Each process that collects the generated requests needs half a minute for it, so one separate process runs them.
 GENERATED := tests/placement/api_ref/test_generated_requests.py
 REST := -p no:schemathesis --ignore=$(GENERATED)
-# What make check runs of them: those that take less than 0.15 seconds.
+# `make check` runs only the quick tests that take less than 0.15 seconds.
 BRIEF := $(QUICK) --brief
 SDIST := build/sdist
 BUILDER := buildah build --format docker --timestamp $$SOURCE_DATE_EPOCH
 SITE := doc/_build/html
 SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
-# Tests start hundreds of programs, each of which would compile all that it imports where this is set.
+# With this variable, each of the hundreds of programs that tests start would compile all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo adopt-demo test quick-tests lowest-tests generated-tests compiled-tests test-long test-kills coverage check mutants test-vm test-failover test-upgrade test-shadow test-openstack test-nova \
@@ -77,12 +79,12 @@ demo: $(RUNTIME)
 adopt-demo: packages $(INSTALLED)
 	@$(BIN)/python -W ignore -m tests.adopt_demo
 
-# Of what is tried at random, or many times over, two fifths, and nothing that takes very long.
+# Two fifths of the random examples and of the repetitions, and no test that is marked long.
 test: export PLACEMENT_EXAMPLES_PERCENT ?= 40
 test: HERE += and not long
 
-# Packages of Debian and PyPI are installed side by side; then mypy and sphinx use one processor each.
-# The site is read anew, because tests search it: a site that was built in parts lacks entries of its index.
+# apt and pip run at the same time; then mypy and sphinx use one processor each. REREAD=-E builds the whole site,
+# because tests use its search, and a site that was built in parts lacks entries of the index.
 test test-long: $(RUNTIME)
 	@$(MAKE) --no-print-directory --jobs 2 packages $(LIBVIRT)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint doc lowest-tests generated-tests compiled-tests REREAD=-E
@@ -101,15 +103,15 @@ check: $(INSTALLED)
 generated-tests: $(INSTALLED)
 	$(BIN)/python -m pytest -q $(GENERATED)
 
-# Compiles the test modules; otherwise each of the processes that run them compiles them all. Those processes
-# report what fails here.
+# Compiles the test modules once; otherwise each process that runs tests compiles them all. These processes report
+# the errors that are ignored here.
 compiled-tests: $(INSTALLED)
 	@$(BIN)/python -m pytest -q --collect-only $(REST) > /dev/null || true
 
 quick-tests: $(INSTALLED)
 	$(BIN)/python -m pytest -q $(BRIEF) $(PARALLEL) -p no:schemathesis $(PYTEST_ARGS)
 
-# The tests that call libraries, with the lowest versions that setup.cfg allows, which are installed once.
+# The tests that call libraries, with the lowest versions that setup.cfg allows. The first run installs these versions.
 lowest-tests: $(INSTALLED)
 	$(BIN)/python -m tests.dependencies lowest --core
 
@@ -193,45 +195,45 @@ image: $(INSTALLED)
 release: packages $(CYCLONEDX)
 	@$(BIN)/python -m tests.release $(VERSION) $(RELEASE_ARGS)
 
-# Database servers and the like, which tests use where they find them; only root can install them.
+# Database servers and other programs, which tests use if they are installed. Only root can install them.
 packages:
 	@if [ "$$(id -u)" = 0 ] && [ -x tests/install-packages.sh ]; then tests/install-packages.sh; fi
 
-# What runs, and no more, compiled when it is used, which is a quarter of the time: the demo is to be had in a minute.
-# Debian keeps the pip of new environments in a package of its own (python3-venv).
+# Only the product and its libraries, without compiling, so that the first demo takes a minute: an installation with
+# compiling takes four times as long. Debian has the pip of new environments in a separate package (python3-venv).
 $(RUNTIME): setup.cfg pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	    || { echo "Python 3.11 or newer is needed; name one with make PYTHON=/path/to/python3" >&2; exit 1; }
+	    || { echo "Python 3.11 or newer is necessary: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	    && echo "Installing python3-venv ..." && apt-get -qq update \
 	    && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y python3-venv >/dev/null; } \
 	    || { echo "$(PYTHON) cannot make virtual environments: install the package python3-venv" >&2; exit 1; }
 	@echo "Installing into $(VENV) ..."
-	@rm -rf *.egg-info  # left by a distribution that was made: it would hide the entry points of what is installed
+	@rm -rf *.egg-info  # a folder from an earlier build would hide the entry points of the installed distribution
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --constraint $(CONSTRAINTS) setuptools
 	@$(PIP) install --no-compile --constraint $(CONSTRAINTS) --no-build-isolation --editable .
 	@touch $@
 
-# What tests, lint and documentation need beside it.
+# The libraries that only tests, lint and documentation need.
 $(INSTALLED): $(RUNTIME)
-	@echo "Installing what tests need into $(VENV) ..."
+	@echo "Installing the libraries for tests into $(VENV) ..."
 	@$(PIP) install --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[$(EXTRAS)]'
 	@touch $@
 
-# libvirt-python is built, where there are a libvirt to build it against and a compiler.
+# pip builds libvirt-python only if the machine has libvirt's headers and a compiler.
 $(LIBVIRT): $(INSTALLED) | packages
 	@if pkg-config --exists libvirt 2>/dev/null; then \
 	    $(PIP) install --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[libvirt]' \
-	        && touch $@ || echo "Tests of the libvirt driver will be skipped: libvirt-python cannot be built"; \
+	        && touch $@ || echo "Tests of the libvirt driver will be skipped, because pip cannot build libvirt-python"; \
 	fi
 
-# What the bill of materials needs: only a release does.
+# The libraries for the bill of materials, which only a release needs.
 $(CYCLONEDX): $(INSTALLED)
 	@$(PIP) install --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[release]'
 	@touch $@
 
-# What mutants need: nothing else does.
+# The libraries that only `make mutants` needs.
 $(COSMIC_RAY): $(INSTALLED)
 	@$(PIP) install --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[mutants]'
 	@touch $@
