@@ -67,7 +67,7 @@ SDIST := build/sdist
 BUILDER := buildah build --format docker --timestamp $$SOURCE_DATE_EPOCH
 SITE := doc/_build/html
 SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
-# With this variable, each of the hundreds of programs that tests start would compile all modules that it imports.
+# If this variable is set, each of the hundreds of programs that tests start compiles all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo adopt-demo test quick-tests lowest-tests generated-tests compiled-tests test-long test-kills coverage check mutants test-vm test-failover test-upgrade test-shadow test-openstack test-nova \

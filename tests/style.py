@@ -1,7 +1,8 @@
 """Check what a pattern can find of the page of style: ``python -m tests.style``, a part of ``make lint``.
 
 ``doc/developer/style.md`` has the rules with examples. They apply to docstrings, comments, help of options
-and commands, and the names of tests. Pages of Markdown are checked for banned words and long lines, which
+and commands, and the names of tests. They also apply to the comments of text files such as units and the
+Makefile. Pages of Markdown are checked for banned words and long lines, which
 ``python -m tests.paragraphs PAGE`` wraps.
 """
 
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple
 from tests.paragraphs import MAX_LINE, find_long_paragraphs, find_paragraphs
 
 ROOT: Final = Path(__file__).parents[1]
-FOLDERS: Final = ("placement", "placement_extras", "compute_agent", "tests")
+FOLDERS: Final = ("placement", "placement_extras", "compute_agent", "tests", "migrations")
 
 OPENING: Final = re.compile(
     r"(What|Who|Whom|Whose|Those|That|Of|By|So|As|More|Less|Than|With|To|At|It|None|Nothing)\b"
@@ -66,6 +67,9 @@ HEADING: Final = re.compile(
 """A heading of a package's document that a rewrapping program has joined with its paragraph."""
 
 PAGES: Final = ("README.md", "CONTRIBUTING.md", "benchmarks/*.md", "doc/**/*.md")
+TEXTS: Final = (".ci/*", "Makefile", "bin/*", "etc/**/*", "pyproject.toml", "setup.cfg", "tox.ini")
+"""Text files with comments. Samples are generated from the help of options."""
+
 _GENERATED: Final = "doc/_build"
 _QUOTING: Final = "doc/developer/style.md"
 """The page of style quotes the banned words."""
@@ -75,6 +79,12 @@ MAX_WORDS: Final = 30
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.:;?!])\s+(?=[A-Z`:])|\n\s*\n|\n\s*(?=[-*:]|\.\. )")
 _QUOTED: Final = re.compile(r"`[^`]*`|\"[^\"]*\"")
+_COMMENT: Final = re.compile(r"(?P<code>|\s+|.*\s\s)#(?P<indent> +)(?P<text>.*)")
+"""A comment in a text file. Two spaces separate it from code in the same line."""
+
+_LABEL: Final = re.compile(r"\s*\"?(?:summary|description)\"?\s*[:=]\s*\"?(?P<text>.+)", re.IGNORECASE)
+"""A text that a unit, an alert or a dashboard shows."""
+
 _CODE: Final = re.compile(r"``[^`]*``|`[^`]*`|:\w+:`[^`]*`")
 
 
@@ -114,11 +124,14 @@ def problems_of_text(text: str, *, opens: bool) -> Iterator[tuple[str, str]]:
             yield f"sentence of {len(sentence.split())} words", " ".join(sentence.split()[:8]) + " ..."
 
 
-def problems_of_comment(text: str) -> Iterator[tuple[str, str]]:
-    """Find the rules that a comment of one or more lines breaks, each with the words that break it."""
+def problems_of_comment(text: str, *, opens: bool = False) -> Iterator[tuple[str, str]]:
+    """Find the rules that a comment of one or more lines breaks, each with the words that break it.
+
+    :param opens: whether the rules for the first word and for long sentences apply, too.
+    """
     if found := FRAGMENT.match(text):
         yield "comment without a subject", found[0]
-    yield from problems_of_text(text, opens=False)
+    yield from problems_of_text(text, opens=opens)
 
 
 def problems_of_file(path: Path) -> Iterator[StyleProblem]:
@@ -183,6 +196,32 @@ def _comments(source: str) -> Iterator[tuple[int, str]]:
         yield start, " ".join(lines)
 
 
+def problems_of_text_file(path: Path) -> Iterator[StyleProblem]:
+    """Find the problems of the comments and labels in a file that is neither Python nor a page."""
+    for line, text in comments_of_text((ROOT / path).read_text(encoding="utf-8")):
+        for rule, words in problems_of_comment(text, opens=True):
+            yield StyleProblem(path, line, rule, words)
+
+
+def comments_of_text(source: str) -> Iterator[tuple[int, str]]:
+    """Find the comments and labels of a text file, each with its first line.
+
+    Adjacent lines of prose are one comment. An indented line, or a line with columns, is a separate comment.
+    """
+    start, prose = 0, list[str]()
+    for number, line in enumerate([*source.splitlines(), ""], start=1):
+        found = _COMMENT.fullmatch(line)
+        if found and found["indent"] == " " and not (found["code"].strip() or "  " in found["text"]):
+            start = start if prose else number
+            prose.append(found["text"])
+            continue
+        if prose:
+            yield start, " ".join(prose)
+            prose = []
+        if found := found or _LABEL.fullmatch(line):
+            yield number, found["text"]
+
+
 def _test_names(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     for node in nodes:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
@@ -213,22 +252,31 @@ def find_pages() -> Iterator[Path]:
                 yield page
 
 
+def find_texts() -> Iterator[Path]:
+    """Find the text files of the checkout, without generated files."""
+    for pattern in TEXTS:
+        for path in sorted(ROOT.glob(pattern)):
+            if path.is_file() and path.suffix != ".sample":
+                yield path.relative_to(ROOT)
+
+
 def problems_below(folders: tuple[str, ...]) -> Iterator[StyleProblem]:
     """Find all problems of the Python files below some folders of the checkout."""
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if "migrations" not in path.parts:
-                yield from problems_of_file(path.relative_to(ROOT))
+            yield from problems_of_file(path.relative_to(ROOT))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the problems of the named folders and pages, or of the whole checkout."""
+    """Print the problems of the named files and folders, or of the whole checkout."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folders", nargs="*", help="folders or pages instead of the whole checkout")
+    parser.add_argument("folders", nargs="*", help="folders and files instead of the whole checkout")
     named = tuple(parser.parse_args(arguments).folders)
     pages = [Path(name) for name in named if name.endswith(".md")] if named else [*find_pages()]
     folders = tuple(name for name in named if not name.endswith(".md")) if named else FOLDERS
+    texts = [text for text in find_texts() if not named or any(text.is_relative_to(name) for name in named)]
     problems = [*problems_below(folders)]
+    problems += [problem for text in texts for problem in problems_of_text_file(text)]
     problems += [problem for page in pages for problem in problems_of_page(page)]
     for problem in problems:
         print(problem)

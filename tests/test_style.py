@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.style import problems_of_comment, problems_of_text
+from tests.style import comments_of_text, find_texts, problems_of_comment, problems_of_text
 
 
 def rules(problems):
@@ -65,3 +65,35 @@ def test_both_with_a_noun_is_accepted(text):
 def test_a_field_needs_a_text():
     text = "Write the mask.\n\n:param path: the file.\n:raises OSError:\n:raises ValueError:\n    the mask."
     assert rules(problems_of_text(text, opens=True)) == ["field without text"]
+
+
+def test_comments_of_a_text_file_are_found():
+    source = """\
+#!/bin/sh
+# The rules of a unit,
+# in two lines.
+#   CAP_KILL   ends processes
+[Service]
+Type=simple  # one process
+  # An indented comment.
+Description=A service
+color = "#FF0000"
+"""
+    assert [*comments_of_text(source)] == [
+        (2, "The rules of a unit, in two lines."),
+        (4, "CAP_KILL   ends processes"),
+        (6, "one process"),
+        (7, "An indented comment."),
+        (8, "A service"),
+    ]
+
+
+def test_comments_of_samples_are_not_checked():
+    texts = {str(text) for text in find_texts()}
+    assert {"Makefile", "etc/packages/debian/rules", "etc/placement/placement-api.service"} < texts
+    assert not [text for text in texts if text.endswith(".sample")]
+
+
+def test_the_first_word_of_a_comment_in_a_text_file_is_checked():
+    assert rules(problems_of_comment("What is kept is kept.", opens=True)) == ["opening word"]
+    assert rules(problems_of_comment("What is kept is kept.")) == []
