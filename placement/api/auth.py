@@ -39,7 +39,10 @@ def add_authentication(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApp
     :raises ValueError: the options of this authentication cannot be used.
     """
     if conf.api.auth_strategy == "noauth2":
-        LOG.warning("Requests are not authenticated: [api] auth_strategy is noauth2.")
+        LOG.warning(
+            "The service checks no tokens, because [api] auth_strategy is noauth2. Each program that can"
+            " connect to the service is an administrator, so the service must listen on loopback only"
+        )
         return NoAuth(app)
     return KeystoneAuth(app, conf)
 
@@ -52,7 +55,7 @@ def check_options(conf: cfg.ConfigOpts) -> None:
 
 
 class NoAuth:
-    """Accepts every token. This authentication is for development and tests.
+    """Accepts every token: for tests, and for one machine where the service listens on loopback only.
 
     A token has the form ``user:project``, or ``user`` if the project has the user's name. The user ``admin``
     has all roles, and any other user has no roles. The header ``X-Roles`` sets other roles, and

@@ -12,7 +12,11 @@ OPTIONS: list[cfg.Opt] = [
         default="keystone",
         choices=[
             ("keystone", "Tokens are validated by the Identity service; see [keystone_authtoken]."),
-            ("noauth2", "Tokens are not checked. For development and tests only."),
+            (
+                "noauth2",
+                "Tokens are not checked. For tests, and for one machine where the service listens on loopback"
+                " only.",
+            ),
         ],
         # configuration files of OpenStack Placement sometimes still have this option in [DEFAULT]
         deprecated_group="DEFAULT",
