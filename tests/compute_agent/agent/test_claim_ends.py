@@ -15,13 +15,14 @@ from compute_agent.report.claim_ends import (
     TimedClaim,
     time_text,
 )
+from tests.compute_agent.agent.cache_agent import uid
 from tests.compute_agent.agent.peer_kinds import Containers, DockerContainers, Pods, Services
 from tests.compute_agent.agent.running import RunningAgent
 from tests.placement.builders import new_claim
 
 pytestmark = pytest.mark.slow
 
-UUID = "3f1c9a5e-0000-4000-8000-000000000101"
+UUID = uid(101)
 HOUR = 3600.0
 AT_ONCE = 2 * HOUR
 """A grace period that is longer than the claims of the tests."""
@@ -250,7 +251,7 @@ def test_a_cpu_is_free_for_the_next_guest_as_soon_as_its_claim_expires(rig):
     start_sleeping(rig, seconds=5)
     assert rig.ask("guest.show", guest="web")["kind"] == "dedicated"
     rig.wait_for(lambda: rig.ask("guest.show", guest="web")["kind"] == "unallocated")
-    other = "3f1c9a5e-0000-4000-8000-000000000102"
+    other = uid(102)
     claim = new_claim("resources=PCPU:1", consumer_uuid=other)
     rig.client.send_request("POST", "/ext/v1/claims", {"claims": [claim]})
     assert rig.ask("guest.run", uuid=other, command=["sleep", "60"])["cpus"] == "0"

@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from compute_agent.cmd.main import main
+from tests.compute_agent.agent.cache_agent import uid
 from tests.compute_agent.agent.running import RunningAgent
 from tests.compute_agent.builders import release_resources
 
@@ -73,8 +74,8 @@ def copy(tmp_path):
     return OldDatabase(tmp_path)
 
 
-UID = "3f1c9a5e-0000-4000-8000-000000000001"
-OTHER = "3f1c9a5e-0000-4000-8000-000000000002"
+UID = uid(1)
+OTHER = uid(2)
 
 
 @pytest.fixture
