@@ -43,8 +43,22 @@ class LivePlacement:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self):
-        self._server = make_server("127.0.0.1", self.port, self._count, threaded=True)
-        self.port = self._server.server_port
+        self._server = server = make_server("127.0.0.1", self.port, self._note_request, threaded=True)
+        self.port = server.server_port
+        # a connection counts from its acceptance on, because its request is read in a thread of its own
+        accept, close = server.process_request, server.shutdown_request
+
+        def accept_counted(request, address):
+            self._count_connection(1)
+            accept(request, address)
+
+        def close_counted(request):
+            try:
+                close(request)
+            finally:
+                self._count_connection(-1)
+
+        server.process_request, server.shutdown_request = accept_counted, close_counted
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def stop(self):
@@ -54,22 +68,21 @@ class LivePlacement:
             self._server = None
 
     def wait_for_answers(self):
-        """Wait until requests in progress are answered. The process would crash if their SQLite connections
-        were closed before.
+        """Wait until all accepted requests are answered; stop() comes first, so that no more are accepted.
+
+        The process would crash if their SQLite connections were closed before.
         """
         with self._answered:
             assert self._answered.wait_for(lambda: not self._unanswered, 20), "requests without an answer"
 
-    def _count(self, environ, start_response):
+    def _note_request(self, environ, start_response):
         self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
+        return self.application(environ, start_response)
+
+    def _count_connection(self, change):
         with self._answered:
-            self._unanswered += 1
-        try:
-            return self.application(environ, start_response)
-        finally:
-            with self._answered:
-                self._unanswered -= 1
-                self._answered.notify_all()
+            self._unanswered += change
+            self._answered.notify_all()
 
     def writes(self):
         """The requests since the last call that may change something (all methods but GET)."""
