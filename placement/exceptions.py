@@ -147,3 +147,7 @@ RETRY_AFTER: Final = "5"
 
 class Unavailable(ServiceError):
     """The database or another server does not answer, or it refuses the requests of this service: 503."""
+
+
+class TransactionConflict(Unavailable):
+    """Another transaction has made this one fail; the same request can succeed at once: 503."""

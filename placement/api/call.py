@@ -7,7 +7,10 @@ The rules of versions come from "API Versions" in the OpenStack Placement API re
 microversion in a header: ``OpenStack-API-Version: placement 1.39``. Without this header, the version is 1.0.
 """
 
+import logging
+import random
 import re
+import time
 import uuid as uuids
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache, wraps
@@ -27,13 +30,15 @@ from placement.api import context
 from placement.api.context import VERSION
 from placement.api.errors import UnacceptableVersion
 from placement.api.service import PlacementService
-from placement.exceptions import Forbidden, InvalidRequest, Unavailable
+from placement.exceptions import Forbidden, InvalidRequest, TransactionConflict, Unavailable
 from placement.microversion import MIN, Microversion
 from placement.schemas import base, query
 from placement.search.request import CandidatesRequest
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+LOG = logging.getLogger(__name__)
 
 JSON: Final = "application/json"
 _SERVICE: Final = "placement.service"
@@ -57,6 +62,9 @@ _VERSION_HEADER: Final = "OpenStack-API-Version"
 _VERSION_VARIABLE: Final = "HTTP_OPENSTACK_API_VERSION"
 """The key of the header in the WSGI environment."""
 _SERVICE_TYPE: Final = "placement"
+
+_READ_ATTEMPTS: Final = 5
+"""Maximum number of attempts to handle a GET."""
 """The name of this service in the header."""
 
 Handler = Callable[..., Response]
@@ -375,7 +383,7 @@ def api_operation(
             call.service.prepare_database()
             if rule is not None:
                 call.authorize(rule)
-            return handler(call, **path_arguments)
+            return _handle_repeatedly(handler, call, path_arguments)
 
         blueprint.add_url_rule(
             path,
@@ -389,6 +397,24 @@ def api_operation(
         return handler
 
     return decorate_handler
+
+
+def _handle_repeatedly(handler: Handler, call: ApiRequest, path_arguments: Mapping[str, str]) -> Response:
+    """Handle a request; handle a GET again if other transactions make its queries fail.
+
+    Transactions repeat themselves when they write. A query can fail, too: a change of the schema on a node of
+    a Galera cluster ends the transactions on the other nodes.
+    """
+    for attempt in range(1, _READ_ATTEMPTS):
+        try:
+            return handler(call, **path_arguments)
+        except TransactionConflict as error:
+            # only a GET changes nothing before its failure
+            if request.method != "GET":
+                raise
+            LOG.debug("attempt %d of a request failed, and the request is handled again: %s", attempt, error)
+        time.sleep(random.uniform(0, 0.01 * 2**attempt))
+    return handler(call, **path_arguments)
 
 
 def _other_methods(method: str) -> list[str]:

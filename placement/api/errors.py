@@ -72,6 +72,8 @@ def _placement_error(error: ServiceError) -> Response:
     elif isinstance(error, exceptions.EndTooLate):
         more["latest_end"] = error.latest_end
     shown = {name: value for name, value in more.items() if value is not None}
+    if isinstance(error, exceptions.TransactionConflict):
+        LOG.error("the database failed, and the client gets the answer 503: %s", error.__cause__)
     detail = error.detail
     if isinstance(error, exceptions.InvalidRequest) and is_ours(request.path):
         detail = error.plain_detail

@@ -30,7 +30,7 @@ from placement.db.batch import (
 from placement.db.engine import PoolOptions
 from placement.db.position import ChangeProbe, DatabaseVersion
 from placement.db.tables import resource_providers
-from placement.exceptions import InvalidRequest, Unavailable
+from placement.exceptions import InvalidRequest, TransactionConflict, Unavailable
 from placement.outage import PeerOutage
 
 LOG = logging.getLogger(__name__)
@@ -295,6 +295,8 @@ class ServiceDatabase:
     def read(self) -> Iterator[sa.Connection]:
         """Yield a connection for reading, on which all queries see one snapshot of the database.
 
+        :raises TransactionConflict: another transaction, such as a change of the schema on another node of a
+            Galera cluster, has made a query fail.
         :raises InvalidRequest: a value, or the number of values, is too large for the database.
         :raises sqlalchemy.exc.SQLAlchemyError: a query is wrong because of a defect of this service.
         """
@@ -308,7 +310,8 @@ class ServiceDatabase:
         other, or insert the same row. Then the attempt is rolled back, and ``work`` runs again from its
         beginning. A commit with an unknown outcome is never repeated.
 
-        :raises Unavailable: the database does not answer, or each attempt conflicts with other transactions.
+        :raises Unavailable: the database does not answer.
+        :raises TransactionConflict: each attempt conflicts with other transactions.
         :raises InvalidRequest: the database cannot store a value, or there are too many values.
         :raises sqlalchemy.exc.SQLAlchemyError: a statement is wrong because of a defect of this service.
         """
@@ -347,17 +350,22 @@ class ServiceDatabase:
         raise AssertionError("not reached")
 
 
+_NOT_AVAILABLE: Final = "The database is not available. Please try again later."
+
+
 def _refuse_unless_defect(error: exc.SQLAlchemyError) -> None:
     """Raise an error for the client, unless the error of the database is caused by a defect of this service.
 
     :raises InvalidRequest: the request can never succeed.
-    :raises Unavailable: the database does not answer, or the transaction failed too often because of other
-        transactions.
+    :raises Unavailable: the database does not answer.
+    :raises TransactionConflict: the transaction failed because of another transaction.
     """
     if isinstance(error, exc.DataError):
         raise InvalidRequest("The request contains a value that the database cannot store.") from error
     if errors.is_too_much(error):
         raise InvalidRequest("The request names more objects than can be handled at once.") from error
-    if errors.is_conflict(error) or errors.is_unavailable(error):
+    if errors.is_conflict(error):
+        raise TransactionConflict(_NOT_AVAILABLE) from error
+    if errors.is_unavailable(error):
         LOG.error("the database failed, and the client gets the answer 503: %s", error)
-        raise Unavailable("The database is not available. Please try again later.") from error
+        raise Unavailable(_NOT_AVAILABLE) from error

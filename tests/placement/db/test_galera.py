@@ -3,9 +3,11 @@
 import multiprocessing
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 
 import pytest
+import sqlalchemy as sa
 
 from placement.db import migration
 from placement.db.database import ServiceDatabase, WriteTransaction
@@ -13,11 +15,13 @@ from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
 from tests.databases import ServerMissing
 from tests.databases.galera import Galera
+from tests.placement.running import Admin, application
 from tests.waits import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.mysql]
 
 _ROUNDS = 100
+_CHANGES = 30
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +109,36 @@ def test_writers_of_one_bucket_on_different_nodes_lose_nothing(nodes: Sequence[S
         with node.read() as conn:
             query = "SELECT updated_at FROM traits WHERE name = 'CUSTOM_N'"
             assert conn.exec_driver_sql(query).scalar_one() == 20 * len(threads)
+
+
+def test_reads_are_answered_while_another_node_changes_the_schema(cluster: Galera) -> None:
+    """A change of the schema ends transactions on the other nodes, those that only read among them."""
+    urls = cluster.fresh_database()
+    migration.upgrade_schema(urls[0])
+    services = [Admin(application(url)) for url in urls[1:]]
+    answers: list[int] = []
+    is_over = threading.Event()
+
+    def read(admin: Admin) -> None:
+        while not is_over.is_set():
+            answers.append(admin("GET", f"/allocations/{uuid.uuid4()}").status_code)
+
+    threads = [threading.Thread(target=read, args=(each,)) for each in services for _ in range(2)]
+    engine = sa.create_engine(urls[0])
+    try:
+        for thread in threads:
+            thread.start()
+        for number in range(_CHANGES):
+            with engine.begin() as conn:
+                conn.exec_driver_sql(
+                    f"ALTER TABLE consumers ADD COLUMN added_{number} INTEGER, ALGORITHM=COPY"
+                )
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+        engine.dispose()
+    assert set(answers) == {200}
 
 
 def test_a_node_that_is_cut_off_is_unavailable_and_right_when_it_is_back(
