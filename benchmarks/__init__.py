@@ -4,7 +4,7 @@ import sys
 from types import TracebackType
 
 
-def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def report_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """An error that nobody caught: in one line if it is that a package is missing, else as always."""
     if isinstance(error, ModuleNotFoundError):
         sys.stderr.write(
@@ -16,4 +16,4 @@ def tell(kind: type[BaseException], error: BaseException, trace: TracebackType |
 
 
 if sys.argv[:1] == ["-m"]:  # while `python -m` looks for the program; not where tests import one
-    sys.excepthook = tell
+    sys.excepthook = report_error

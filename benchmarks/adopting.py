@@ -73,7 +73,7 @@ def rows(allocations: int) -> Iterator[tuple[str, dict[str, Any]]]:
             yield "allocations", {"consumer_id": uuid("c", guest), **held, **made}
 
 
-def fill(url: str, allocations: int) -> None:
+def write_cloud(url: str, allocations: int) -> None:
     """Write them into the tables of a stock service."""
     tables = StockTables().metadata.tables
     engine = sa.create_engine(url)
@@ -83,12 +83,12 @@ def fill(url: str, allocations: int) -> None:
             batch = waiting.setdefault(table, [])
             batch.append(row)
             if len(batch) == _BATCH:
-                _write(conn, waiting, tables, (*_FIRST, table))
-        _write(conn, waiting, tables, (*_FIRST, *waiting))
+                _write_batches(conn, waiting, tables, (*_FIRST, table))
+        _write_batches(conn, waiting, tables, (*_FIRST, *waiting))
     engine.dispose()
 
 
-def _write(
+def _write_batches(
     conn: sa.Connection,
     waiting: dict[str, list[Mapping[str, Any]]],
     tables: Mapping[str, sa.Table],
@@ -101,7 +101,7 @@ def _write(
             waiting[name].clear()
 
 
-def change(url: str) -> None:
+def claim_guests(url: str) -> None:
     """Claim for new guests over REST, as an adopted cloud does."""
     admin = Admin(application(url))
     for number in range(_CHANGES):
@@ -116,7 +116,7 @@ def change(url: str) -> None:
         assert answer.status_code == 204, answer.text
 
 
-def manage(url: str, folder: Path, *arguments: str) -> str:
+def time_command(url: str, folder: Path, *arguments: str) -> str:
     """Run ``placement-manage``; how many seconds it took, and how many of them it computed."""
     config = folder / "placement.conf"
     config.write_text(f"[placement_database]\nconnection = {url.replace('$', '$$')}\n")
@@ -128,18 +128,18 @@ def manage(url: str, folder: Path, *arguments: str) -> str:
     return f"{seconds:.1f} ({computed:.1f})"
 
 
-def measure(kind: str, allocations: int, reference: Reference) -> list[object]:
+def measure_database(kind: str, allocations: int, reference: Reference) -> list[object]:
     """A row of the table."""
     with databases.create(kind, durable=True) as server, tempfile.TemporaryDirectory() as folder:
         url = server.fresh_database()
         with OpenStack(url, Path(folder), 1, 1, reference):
             pass  # it made its tables, and its names of classes and traits
-        fill(url, allocations)
-        seconds = [manage(url, Path(folder), "db", "adopt")]
-        seconds.append(manage(url, Path(folder), "db", "abandon"))
-        manage(url, Path(folder), "db", "adopt")
-        change(url)
-        seconds.append(manage(url, Path(folder), "db", "abandon", "--carry-back"))
+        write_cloud(url, allocations)
+        seconds = [time_command(url, Path(folder), "db", "adopt")]
+        seconds.append(time_command(url, Path(folder), "db", "abandon"))
+        time_command(url, Path(folder), "db", "adopt")
+        claim_guests(url)
+        seconds.append(time_command(url, Path(folder), "db", "abandon", "--carry-back"))
     return [kind, allocations, *seconds]
 
 
@@ -160,7 +160,7 @@ def main() -> None:
     table.set_style(TableStyle.MARKDOWN)
     reference = install()
     for kind in arguments.kinds:
-        table.add_row(measure(kind, arguments.allocations, reference))
+        table.add_row(measure_database(kind, arguments.allocations, reference))
     print(table)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
     print(f"The largest process took {peak} MiB.")

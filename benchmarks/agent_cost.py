@@ -57,7 +57,7 @@ GOALS = (
 
 
 @dataclass
-class Cost:
+class AgentCost:
     """Of a running agent, over ``seconds``."""
 
     sampling: str
@@ -69,7 +69,7 @@ class Cost:
 
 
 @dataclass
-class Times:
+class ActionTimes:
     """Milliseconds: CPU time and time on the clock, medians and the worst."""
 
     guests: int
@@ -92,7 +92,7 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def status(pid, name):
+def read_status(pid, name):
     """A number of /proc/PID/status."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
@@ -114,7 +114,7 @@ class WithGuests(System):
         """The answer of the agent to a question about guests."""
         return call_agent(self.folder / "agent" / "agent.sock", f"guest.{method}", params)
 
-    def claim(self, consumer, held):
+    def claim_amounts(self, consumer, held):
         """Claim amounts by provider and resource class for a new consumer."""
         body = {
             "allocations": {one: {"resources": amounts} for one, amounts in held.items()},
@@ -135,7 +135,7 @@ class WithGuests(System):
         super().__exit__(*exception)
 
 
-def running(sampling, sections, guests, seconds):
+def measure_agent(sampling, sections, guests, seconds):
     """The cost of an agent with so many guests."""
     with WithGuests() as system:
         system.configure_service()
@@ -148,7 +148,7 @@ def running(sampling, sections, guests, seconds):
         zone = _zone_with(system, "VCPU")
         for _ in range(guests):
             consumer = str(uuid.uuid4())
-            system.claim(consumer, {zone: {"VCPU": 1}})
+            system.claim_amounts(consumer, {zone: {"VCPU": 1}})
             system.guests("run", uuid=consumer, command=["sleep", "1000000"])
         pid = system.processes[AGENT].pid
         time.sleep(min(seconds, 5))  # what the starts left to do is done
@@ -156,13 +156,13 @@ def running(sampling, sections, guests, seconds):
         time.sleep(seconds)
         elapsed = time.monotonic() - since
         percent = (cpu_seconds(pid) - used) / elapsed * 100
-        return Cost(
+        return AgentCost(
             sampling,
             guests,
             round(elapsed, 1),
             round(percent, 2),
-            round(status(pid, "VmRSS") / 1024, 1),
-            status(pid, "Threads"),
+            round(read_status(pid, "VmRSS") / 1024, 1),
+            read_status(pid, "Threads"),
         )
 
 
@@ -174,7 +174,7 @@ def _zone_with(system, resource_class):
     raise LookupError(f"nobody offers {resource_class}")
 
 
-def here(guests, rounds):
+def measure_reconciles(guests, rounds):
     """Starts of so many guests, and reconciles of all of them, by an agent in this process."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         ini = Path(folder) / "agent.ini"
@@ -193,23 +193,25 @@ def here(guests, rounds):
             event = StartGuest(
                 consumer, consumer, GuestSettings(), ("sleep", "1000000"), {zone: {"VCPU": 1}}, 0.0
             )
-            starts.append(_timed(lambda event=event: pipeline.submit(event).result()))
+            starts.append(_time_action(lambda event=event: pipeline.submit(event).result()))
         for guest in agent.driver.guests():
             stack.callback(agent.driver.stop, guest, 1)
-        reconciles = [_timed(lambda: pipeline.submit(ReconcileGuests()).result()) for _ in range(rounds)]
-        return _times(guests, starts), _times(guests, reconciles)
+        reconciles = [
+            _time_action(lambda: pipeline.submit(ReconcileGuests()).result()) for _ in range(rounds)
+        ]
+        return _summarise_times(guests, starts), _summarise_times(guests, reconciles)
 
 
-def _timed(action):
+def _time_action(action):
     clock, cpu = time.monotonic(), time.process_time()
     action()
     return (time.process_time() - cpu) * 1000, (time.monotonic() - clock) * 1000
 
 
-def _times(guests, pairs):
+def _summarise_times(guests, pairs):
     cpu, clock = zip(*pairs, strict=True)
     values = (statistics.median(cpu), max(cpu), statistics.median(clock), max(clock))
-    return Times(guests, *(round(value, 2) for value in values))
+    return ActionTimes(guests, *(round(value, 2) for value in values))
 
 
 def main() -> int:
@@ -226,11 +228,11 @@ def main() -> int:
     if len(os.sched_getaffinity(0)) < 2:
         parser.error("two CPUs are needed")
     samplings = SAMPLINGS if args.config is None else {args.config.name: args.config.read_text()}
-    starts, reconciles = here(2 * args.guests, args.rounds)
+    starts, reconciles = measure_reconciles(2 * args.guests, args.rounds)
     print(f"start until pinned and saved: {starts.text()}\nreconcile without changes: {reconciles.text()}")
     costs = []
     for sampling, sections in samplings.items():
-        cost = running(sampling, sections, args.guests, args.seconds)
+        cost = measure_agent(sampling, sections, args.guests, args.seconds)
         costs.append(cost)
         print(
             f"{sampling}: {cost.guests} guests for {cost.seconds} s: {cost.cpu_percent} % of a core,"

@@ -23,7 +23,7 @@ import urllib.request
 import uuid
 
 from benchmarks import isolation
-from benchmarks.agent_cost import AGENT, SAMPLINGS, Cost, WithGuests, cpu_seconds, status
+from benchmarks.agent_cost import AGENT, SAMPLINGS, AgentCost, WithGuests, cpu_seconds, read_status
 from tests.compute_agent.isolation.fake_kernel import FakeKernel
 from tests.compute_agent.power_trees import xeon
 from tests.compute_agent.resctrl import fake
@@ -101,19 +101,19 @@ mode = preview
 }
 
 
-class Host(WithGuests):
+class FileHost(WithGuests):
     """A service, and an agent on files."""
 
     options = ()
 
     @property
-    def cgroups(self):
+    def cgroup_folder(self):
         """The folder of the guests' groups."""
         return self.folder / "host/sys/fs/cgroup/agent"
 
     def start_agent(self):
         """As the installed one."""
-        command = [sys.executable, "-m", "benchmarks.agent_on_fakes", self.cgroups, *self.options]
+        command = [sys.executable, "-m", "benchmarks.agent_on_fakes", self.cgroup_folder, *self.options]
         with self.log(AGENT).open("ab") as log:
             self.processes[AGENT] = subprocess.Popen(
                 [*map(str, command), "--config-file", str(self.agent_ini), "run"],
@@ -181,7 +181,7 @@ def make_large_host(root, cpus):
     fake.FakeResctrl.of(fake.INTEL, root / "sys/fs/resctrl")
 
 
-def scrape(system, ended, interval):
+def scrape_metrics(system, ended, interval):
     """Read the metrics as Prometheus does, until an event; the first time after half an interval."""
     url = f"http://127.0.0.1:{system.agent_port}/metrics"
     pause = interval / 2
@@ -191,7 +191,7 @@ def scrape(system, ended, interval):
             answer.read()
 
 
-def claims(system, guests):
+def guest_claims(system, guests):
     """What each guest holds, by provider."""
     has = {}
     for provider in system.providers():
@@ -210,10 +210,10 @@ def claims(system, guests):
         yield str(uuid.uuid4()), held
 
 
-def running(sections, guests, seconds, with_isolation, scrape_seconds=SCRAPE_SECONDS):
+def measure_controllers(sections, guests, seconds, with_isolation, scrape_seconds=SCRAPE_SECONDS):
     """The cost of an agent with so many guests."""
-    with Host() as system:
-        host, cgroups = system.folder / "host", system.cgroups
+    with FileHost() as system:
+        host, cgroups = system.folder / "host", system.cgroup_folder
         cpus, ini_text = SHARED_CPUS + guests + guests % 2, INI
         if with_isolation:
             system.options = ("--all-cpus",)
@@ -237,8 +237,8 @@ def running(sections, guests, seconds, with_isolation, scrape_seconds=SCRAPE_SEC
         with system.agent_ini.open("a") as ini:
             ini.write(ini_text.format(host=host, cgroups=cgroups) + sections)
         system.start_agent()
-        for number, (consumer, held) in enumerate(claims(system, guests)):
-            system.claim(consumer, held)
+        for number, (consumer, held) in enumerate(guest_claims(system, guests)):
+            system.claim_amounts(consumer, held)
             settings = {"blockio_class": "bulk"}
             if with_isolation:
                 settings["qos_class"] = "LSE" if number < isolation.ALONE else "LSR"
@@ -249,7 +249,7 @@ def running(sections, guests, seconds, with_isolation, scrape_seconds=SCRAPE_SEC
         pid, ended = system.processes[AGENT].pid, threading.Event()
         if with_isolation:
             arguments = (system, ended, scrape_seconds)
-            threading.Thread(target=scrape, args=arguments, daemon=True).start()
+            threading.Thread(target=scrape_metrics, args=arguments, daemon=True).start()
         # Until what the starts left to do is done.
         time.sleep(min(seconds, 60 if with_isolation else 12))
         if with_isolation:
@@ -260,9 +260,9 @@ def running(sections, guests, seconds, with_isolation, scrape_seconds=SCRAPE_SEC
         ended.set()
         elapsed = time.monotonic() - since
         percent = (cpu_seconds(pid) - used) / elapsed * 100
-        resident = status(pid, "VmRSS") / 1024
-        return Cost(
-            "", guests, round(elapsed, 1), round(percent, 2), round(resident, 1), status(pid, "Threads")
+        resident = read_status(pid, "VmRSS") / 1024
+        return AgentCost(
+            "", guests, round(elapsed, 1), round(percent, 2), round(resident, 1), read_status(pid, "Threads")
         )
 
 
@@ -282,7 +282,7 @@ def main() -> int:
     if args.isolation:
         samplings = ISOLATION
     for name, sections in (samplings | CACHES if args.caches else samplings).items():
-        cost = running(sections, args.guests, args.seconds, args.isolation, args.scrape)
+        cost = measure_controllers(sections, args.guests, args.seconds, args.isolation, args.scrape)
         print(
             f"all controllers, {name}: {cost.guests} guests for {cost.seconds} s: {cost.cpu_percent} % of a"
             f" core, {cost.resident_mb} MB, {cost.threads} threads"

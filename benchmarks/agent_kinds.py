@@ -21,8 +21,8 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from benchmarks.agent_cost import AGENT, SAMPLINGS, cpu_seconds, status
-from benchmarks.agent_everything import Host, make_host
+from benchmarks.agent_cost import AGENT, SAMPLINGS, cpu_seconds, read_status
+from benchmarks.agent_everything import FileHost, make_host
 from benchmarks.machine_speed import addition_seconds
 from tests.compute_agent.libvirtd import Libvirtd
 
@@ -77,7 +77,7 @@ class KindCost:
         )
 
 
-class MixedHost(Host):
+class MixedHost(FileHost):
     """A service, an agent on files, and the programs that run guests."""
 
     def start_fakes(self, uuids):
@@ -96,7 +96,7 @@ class MixedHost(Host):
             return None
         return int((self.folder / "calls").read_text())
 
-    def hold(self, consumers):
+    def claim_guests(self, consumers):
         """Claim a CPU and memory for each guest."""
         has = {}
         for provider in self.providers():
@@ -107,7 +107,7 @@ class MixedHost(Host):
             held = {}
             for name, amount in (("VCPU", 1), ("MEMORY_MB", 64)):
                 held.setdefault(has[name], {})[name] = amount
-            self.claim(consumer, held)
+            self.claim_amounts(consumer, held)
 
 
 class SpeedProbe:
@@ -131,7 +131,7 @@ class SpeedProbe:
                 return
 
 
-class HostTimes:
+class FakeProcStat:
     """The CPU times in a file that stands for /proc/stat, of a host that is idle, or busy all the time."""
 
     def __init__(self, path, busy):
@@ -170,9 +170,9 @@ def measure_kinds(name, kinds, guests, seconds, settle=75.0, sections="", busy=F
     consumers = [one for kind in kinds for one in uuids[kind]]
     with contextlib.ExitStack() as stack:
         system = stack.enter_context(MixedHost())
-        host, cgroups = system.folder / "host", system.cgroups
+        host, cgroups = system.folder / "host", system.cgroup_folder
         make_host(host)
-        stack.callback(HostTimes(host / "proc/stat", busy).stop)
+        stack.callback(FakeProcStat(host / "proc/stat", busy).stop)
         cgroups.mkdir(parents=True)
         (cgroups.parent / "cgroup.controllers").write_text("cpuset cpu io memory")
         system.options = ("--peers", system.folder)
@@ -197,7 +197,7 @@ def measure_kinds(name, kinds, guests, seconds, settle=75.0, sections="", busy=F
         ini += INI.format(host=host, cgroups=cgroups, folder=system.folder) + sections
         system.agent_ini.write_text(ini)
         system.start_agent()
-        system.hold(consumers)
+        system.claim_guests(consumers)
         for one in uuids.get("process", ()):
             system.guests("run", uuid=one, command=["sleep", "1000000"])
         found = Waiter(system, consumers)
@@ -215,7 +215,7 @@ def measure_kinds(name, kinds, guests, seconds, settle=75.0, sections="", busy=F
             name,
             len(consumers),
             round(percent, 2),
-            round(status(pid, "VmRSS") / 1024, 1),
+            round(read_status(pid, "VmRSS") / 1024, 1),
             exchanges,
             probe.take_median(),
         )

@@ -37,19 +37,19 @@ COUNTERS = {
 """Files of a group that the kernel has and the fakes of the tests have not; memory.stat has some 60 lines."""
 
 
-class Patch:
+class PlainPatch:
     """What the fakes need of pytest, without its memory."""
 
     setattr = staticmethod(setattr)
 
 
-def add(group, pid):
+def add_process(group, pid):
     """As the kernel: a process in a group is in its cgroup.procs."""
     with open(group.folder / "cgroup.procs", "a") as file:
         file.write(f"{pid}\n")
 
 
-class Locked(FakeResctrl):
+class LockedResctrl(FakeResctrl):
     """The kernel does one thing after the other; the agent's threads write at the same time."""
 
     lock = threading.RLock()
@@ -159,7 +159,7 @@ if __name__ == "__main__":
         use_peers(Path(arguments[at + 1]))
         del arguments[at : at + 2]
     processes = cgroup.GuestCgroup.process_ids
-    FakeCgroups(Path(sys.argv[1]), Patch)
-    cgroup.GuestCgroup.add, cgroup.GuestCgroup.process_ids = add, processes
-    mount.ResctrlFilesystem = Locked
+    FakeCgroups(Path(sys.argv[1]), PlainPatch)
+    cgroup.GuestCgroup.add, cgroup.GuestCgroup.process_ids = add_process, processes
+    mount.ResctrlFilesystem = LockedResctrl
     sys.exit(main(arguments))

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.agent_cost import AGENT, SAMPLINGS, cpu_seconds, status
-from benchmarks.agent_everything import INI, Host, claims, make_host, scrape
+from benchmarks.agent_cost import AGENT, SAMPLINGS, cpu_seconds, read_status
+from benchmarks.agent_everything import INI, FileHost, guest_claims, make_host, scrape_metrics
 
 MIB: Final = 2**20
 
@@ -56,7 +56,7 @@ CAPACITY: Final = "\n[capacity]\nmode = act\nmemory = true\n"
 QUIET: Final = "\n[compute]\nneighbours_interval = 0\n[metrics]\nguests = 0\n"
 
 
-def _reclaiming(threshold: str) -> str:
+def _reclaim_sections(threshold: str) -> str:
     return (
         f"\n[watermark:cold]\nmetric = memory_usage\nreclaim = {threshold}\nevict = 100%\n"
         "[qos]\nhighest_class = LS\nmin_share = 10\n"
@@ -64,7 +64,7 @@ def _reclaiming(threshold: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class AgentSwitch:
     """A row: the sections of the agent's file, and the row that it adds to.
 
     :ivar scraped: whether metrics are read each ``SCRAPE_SECONDS``.
@@ -77,37 +77,39 @@ class Switch:
 
 
 SWITCHES: Final = (
-    Switch("neither watermarks nor metrics of guests", QUIET),
-    Switch("watermarks for CPU and memory", QUIET + WATERMARKS, "neither watermarks nor metrics of guests"),
-    Switch(
+    AgentSwitch("neither watermarks nor metrics of guests", QUIET),
+    AgentSwitch(
+        "watermarks for CPU and memory", QUIET + WATERMARKS, "neither watermarks nor metrics of guests"
+    ),
+    AgentSwitch(
         "the same and `reclaim`, not reached",
-        QUIET + WATERMARKS + _reclaiming("99%"),
+        QUIET + WATERMARKS + _reclaim_sections("99%"),
         "watermarks for CPU and memory",
     ),
-    Switch(
+    AgentSwitch(
         "the same and `reclaim`, reached all the time",
-        QUIET + WATERMARKS + _reclaiming("1%"),
+        QUIET + WATERMARKS + _reclaim_sections("1%"),
         "watermarks for CPU and memory",
     ),
-    Switch("reclaimed CPUs and memory", QUIET + CAPACITY, "neither watermarks nor metrics of guests"),
-    Switch(
+    AgentSwitch("reclaimed CPUs and memory", QUIET + CAPACITY, "neither watermarks nor metrics of guests"),
+    AgentSwitch(
         "the same and `cold_memory`", QUIET + CAPACITY + "cold_memory = true\n", "reclaimed CPUs and memory"
     ),
-    Switch(
+    AgentSwitch(
         "scrapes without metrics of guests", QUIET, "neither watermarks nor metrics of guests", scraped=True
     ),
-    Switch(
+    AgentSwitch(
         "scrapes, `[metrics] guests = all`",
         QUIET.replace("guests = 0", "guests = all"),
         "scrapes without metrics of guests",
         scraped=True,
     ),
-    Switch(
+    AgentSwitch(
         "neighbours each 10 minutes",
         QUIET.replace("interval = 0", "interval = 600"),
         "neither watermarks nor metrics of guests",
     ),
-    Switch(
+    AgentSwitch(
         "neighbours each minute",
         QUIET.replace("interval = 0", "interval = 60"),
         "neither watermarks nor metrics of guests",
@@ -115,7 +117,7 @@ SWITCHES: Final = (
 )
 
 
-class SwitchedHost(Host):
+class SwitchedHost(FileHost):
     """A host with guests whose agent gets one configuration after the other."""
 
     def wait(
@@ -129,44 +131,44 @@ class SwitchedHost(Host):
         host = self.folder / "host"
         make_host(host)
         (host / "proc/swaps").write_text(SWAPS)
-        self.cgroups.mkdir(parents=True)
+        self.cgroup_folder.mkdir(parents=True)
         self.configure_service()
         self.manage("db", "sync")
         self.start_service(workers=1)
-        self.configure("")
+        self.write_sections("")
         self.start_agent()
-        for consumer, held in claims(self, guests):
+        for consumer, held in guest_claims(self, guests):
             # Enough for a probe of the smallest size, and for all guests on this host.
             held = {
                 one: {name: 128 if name == "MEMORY_MB" else amount for name, amount in amounts.items()}
                 for one, amounts in held.items()
             }
-            self.claim(consumer, held)
+            self.claim_amounts(consumer, held)
             self.guests("run", uuid=consumer, command=["sleep", "1000000"], blockio_class="bulk")
             for name, text in GROUP_FILES.items():
-                (self.cgroups / f"guest-{consumer}" / name).write_text(text)
+                (self.cgroup_folder / f"guest-{consumer}" / name).write_text(text)
 
-    def configure(self, sections: str) -> None:
+    def write_sections(self, sections: str) -> None:
         """Write the agent's file."""
         sets = "cpu_dedicated_set = 0\ncpu_shared_set = 1"
         self.configure_agent(f"{sets}\n\n[DEFAULT]\ncpu_allocation_ratio = 1000")
         with self.agent_ini.open("a") as ini:
-            ini.write(INI.format(host=self.folder / "host", cgroups=self.cgroups) + sections)
+            ini.write(INI.format(host=self.folder / "host", cgroups=self.cgroup_folder) + sections)
 
-    def measure(self, switch: Switch, settle: float, seconds: float) -> tuple[float, float]:
+    def measure_switch(self, switch: AgentSwitch, settle: float, seconds: float) -> tuple[float, float]:
         """Percent of a core that an agent takes, and its resident MB."""
         self.stop(AGENT)
-        self.configure(switch.sections)
+        self.write_sections(switch.sections)
         self.start_agent()
         pid, ended = self.processes[AGENT].pid, threading.Event()
         if switch.scraped:
-            threading.Thread(target=scrape, args=(self, ended, SCRAPE_SECONDS), daemon=True).start()
+            threading.Thread(target=scrape_metrics, args=(self, ended, SCRAPE_SECONDS), daemon=True).start()
         time.sleep(settle)
         used, since = cpu_seconds(pid), time.monotonic()
         time.sleep(seconds)
         percent = 100 * (cpu_seconds(pid) - used) / (time.monotonic() - since)
         ended.set()
-        return percent, status(pid, "VmRSS") / 1024
+        return percent, read_status(pid, "VmRSS") / 1024
 
 
 def machine_speed() -> float:
@@ -194,9 +196,9 @@ def main() -> int:
             if args.rows and number not in args.rows:
                 continue
             base = by_name[switch.base]
-            before, _ = system.measure(base, args.settle, args.seconds)
-            percent, resident = system.measure(switch, args.settle, args.seconds)
-            after, _ = system.measure(base, args.settle, args.seconds)
+            before, _ = system.measure_switch(base, args.settle, args.seconds)
+            percent, resident = system.measure_switch(switch, args.settle, args.seconds)
+            after, _ = system.measure_switch(base, args.settle, args.seconds)
             added = percent - statistics.mean((before, after))
             compared = f"{percent:.2f} | {before:.2f}, {after:.2f} | {added:+.2f}"
             print(f"| {switch.name} | {compared} | {resident:.0f} |", flush=True)

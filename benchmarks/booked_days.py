@@ -65,32 +65,32 @@ class CloudDemand:
         """The seconds for which a preemptible guest keeps its room."""
         return min(MIN_DURATION, (self.end - self.begin) // 2)
 
-    def hours(self, seconds: int) -> float:
+    def vcpu_hours(self, seconds: int) -> float:
         """Return the VCPU-hours inside a simulation of some seconds."""
         return (min(self.end, seconds) - min(self.begin, seconds)) / HOUR * self.cpus
 
 
 @dataclass
-class HostUse:
+class HostDemands:
     """The capacity of one host, and the demands that it serves now or later."""
 
     cpus: int
     served: dict[str, CloudDemand] = field(default_factory=dict)
 
-    def used(self, now: int) -> int:
+    def used_at(self, now: int) -> int:
         """Return the sum at one instant."""
         return sum(each.cpus for each in self.served.values() if each.begin <= now < each.end)
 
-    def peak(self, begin: int, end: float) -> int:
+    def peak_use(self, begin: int, end: float) -> int:
         """Return the largest sum in a time, of the demands that begin in it or before."""
         inside = [each for each in self.served.values() if each.begin < end and begin < each.end]
         instants = {begin, *(each.begin for each in inside if each.begin > begin)}
         return max(sum(e.cpus for e in inside if e.begin <= instant < e.end) for instant in instants)
 
-    def promised(self, now: int) -> int:
+    def promised_after(self, now: int) -> int:
         """Return the largest sum of the demands that begin later."""
         later = {name: each for name, each in self.served.items() if each.begin > now}
-        return HostUse(self.cpus, later).peak(now, float("inf"))
+        return HostDemands(self.cpus, later).peak_use(now, float("inf"))
 
 
 class MovedService:
@@ -108,22 +108,22 @@ class MovedService:
                 self.admin("PUT", provider_path(provider, "traits"), json=body)
         self._began, self._skipped = time.time(), 0.0
 
-    def _now(self) -> float:
+    def _simulated_time(self) -> float:
         return time.time() - self._began + self._skipped
 
     def pass_until(self, instant: int) -> None:
         """Move the clock to a time, unless the program itself has taken longer."""
         # whole seconds, so that stored times keep the milliseconds that answers show
-        missing = math.ceil(instant - self._now())
+        missing = math.ceil(instant - self._simulated_time())
         if missing > 0:
             advance_clock(self.url, missing)
             self._skipped += missing
 
-    def at(self, instant: float) -> str:
+    def format_time(self, instant: float) -> str:
         """Return a simulated time as the API takes it."""
-        return iso(time.time() + instant - self._now())
+        return iso(time.time() + instant - self._simulated_time())
 
-    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
+    def post_request(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
         """Send a request; return the answer, or None if there is no room."""
         answer = self.admin("POST", path, json=body)
         assert answer.status_code in {201, 409}, answer.text
@@ -131,7 +131,7 @@ class MovedService:
 
     def tick_of(self, text: str) -> int:
         """Return the simulated time of an answer, which is a whole number of ticks."""
-        instant = datetime.fromisoformat(text).timestamp() - time.time() + self._now()
+        instant = datetime.fromisoformat(text).timestamp() - time.time() + self._simulated_time()
         return TICK * round(instant / TICK)
 
     def host_of(self, allocations: dict[str, Any]) -> str:
@@ -156,7 +156,7 @@ class BookingMethod:
         """Claim the resources of a guest; return the name of its host, or None if there is no room."""
         fields: dict[str, Any] = {}
         if guest.kind is not DemandKind.WITHOUT_END:
-            fields["ends_at"] = self.service.at(guest.end)
+            fields["ends_at"] = self.service.format_time(guest.end)
         if guest.kind is DemandKind.PREEMPTIBLE:
             fields["preemptible"] = {"min_duration": guest.min_duration}
         claim = new_claim(f"resources=VCPU:{guest.cpus}{self._guest_query}")
@@ -187,11 +187,11 @@ class BookingMethod:
         if guest.kind is DemandKind.WITHOUT_END:
             self.service.admin("DELETE", f"/allocations/{consumer}")
 
-    def book(self, booking: CloudDemand) -> str | None:
+    def book_room(self, booking: CloudDemand) -> str | None:
         """Reserve the resources of a booking; return the name of its host, or None if there is no room."""
         raise NotImplementedError
 
-    def begin(self, booking: CloudDemand) -> bool:
+    def begin_booking(self, booking: CloudDemand) -> bool:
         """Use a booking as a whole; return whether its room was there."""
         raise NotImplementedError
 
@@ -205,13 +205,13 @@ class ReservedRoom(BookingMethod):
         self._holds_at_once = holds_at_once
         self._reservations: dict[str, str] = {}
 
-    def book(self, booking: CloudDemand) -> str | None:
-        times = {"expires_at": self.service.at(booking.end)}
+    def book_room(self, booking: CloudDemand) -> str | None:
+        times = {"expires_at": self.service.format_time(booking.end)}
         if not self._holds_at_once:
-            times["starts_at"] = self.service.at(booking.begin)
+            times["starts_at"] = self.service.format_time(booking.begin)
         owner = {"project_id": "project", "user_id": "user"}
         body = {"query": f"resources=VCPU:{booking.cpus}", **owner, **times}
-        answer = self.service.post("/ext/v1/reservations", body)
+        answer = self.service.post_request("/ext/v1/reservations", body)
         if answer is None:
             return None
         self._note_preempted(answer["preempted"])
@@ -219,13 +219,13 @@ class ReservedRoom(BookingMethod):
         self._reservations[booking.name] = made["uuid"]
         return self.service.host_of(made["allocations"])
 
-    def begin(self, booking: CloudDemand) -> bool:
+    def begin_booking(self, booking: CloudDemand) -> bool:
         uuid = self._reservations[booking.name]
         # the moved clock has changed the times since the booking
         shown = json.loads(self.service.admin("GET", f"/ext/v1/reservations/{uuid}").data)["reservation"]
         claim = new_claim(f"resources=VCPU:{booking.cpus}")
         body = {"claims": [claim], "reservation": uuid, "ends_at": shown["expires_at"]}
-        return self.service.post("/ext/v1/claims", body) is not None
+        return self.service.post_request("/ext/v1/claims", body) is not None
 
 
 class FencedHosts(BookingMethod):
@@ -238,16 +238,16 @@ class FencedHosts(BookingMethod):
     def __init__(self, service: MovedService, name: str, hosts: dict[str, int]) -> None:
         super().__init__(service, f"&required=!{_FENCE}")
         self.name = name
-        self._hosts = {each: HostUse(cpus) for each, cpus in hosts.items()}
+        self._hosts = {each: HostDemands(cpus) for each, cpus in hosts.items()}
 
-    def book(self, booking: CloudDemand) -> str | None:
+    def book_room(self, booking: CloudDemand) -> str | None:
         for name, host in self._hosts.items():
-            if host.peak(booking.begin, booking.end) + booking.cpus <= host.cpus:
+            if host.peak_use(booking.begin, booking.end) + booking.cpus <= host.cpus:
                 host.served[booking.name] = booking
                 return name
         return None
 
-    def begin(self, booking: CloudDemand) -> bool:
+    def begin_booking(self, booking: CloudDemand) -> bool:
         return True
 
 
@@ -265,7 +265,7 @@ class DaysResult:
     #: number of preemptible guests that a later booking has ended early
     preempted: int = 0
 
-    def shares(self) -> list[float]:
+    def served_shares(self) -> list[float]:
         """Return the served shares of all kinds, then the used share of the cloud and the lent promises."""
         kinds = [self.served[kind] / self.asked[kind] if self.asked[kind] else 0.0 for kind in DemandKind]
         return [*kinds, self.used / self.capacity, self.lent / self.promised]
@@ -277,7 +277,7 @@ class CloudDays:
     def __init__(self, method: BookingMethod, hosts: dict[str, int], seconds: int) -> None:
         self.result = DaysResult()
         self._method, self._seconds = method, seconds
-        self._hosts = {name: HostUse(cpus) for name, cpus in hosts.items()}
+        self._hosts = {name: HostDemands(cpus) for name, cpus in hosts.items()}
         self._places: dict[str, str] = {}
         self._kept: dict[str, int] = {}
         self._begins = defaultdict[int, list[CloudDemand]](list)
@@ -292,20 +292,20 @@ class CloudDays:
             # the clock passes the instant, so that the service has released what ends at it
             self._method.service.pass_until(now + 1)
             for name in self._ends.pop(now, ()):
-                self._end(name, now)
+                self._end_demand(name, now)
             for begun in self._begins.pop(now, ()):
-                self.result.broken += not self._method.begin(begun)
+                self.result.broken += not self._method.begin_booking(begun)
             for asked in arrivals[now]:
-                self._ask(asked)
-            self._count(now)
+                self._handle_demand(asked)
+            self._count_use(now)
             if now % DAY == 0:
                 self.result.broken += len(find_broken_promises(self._method.service.url))
         return self.result
 
-    def _ask(self, demand: CloudDemand) -> None:
+    def _handle_demand(self, demand: CloudDemand) -> None:
         is_booking = demand.kind is DemandKind.BOOKING
-        self.result.asked[demand.kind] += demand.hours(self._seconds)
-        place = self._method.book(demand) if is_booking else self._method.start(demand)
+        self.result.asked[demand.kind] += demand.vcpu_hours(self._seconds)
+        place = self._method.book_room(demand) if is_booking else self._method.start(demand)
         if place is None:
             return
         self._hosts[place].served[demand.name] = demand
@@ -322,7 +322,7 @@ class CloudDays:
             served[name] = replace(served[name], end=end)
             self._ends[end].append(name)
 
-    def _end(self, name: str, now: int) -> None:
+    def _end_demand(self, name: str, now: int) -> None:
         place = self._places.get(name)
         # a preemptible guest may have got an earlier end since
         if place is None or self._hosts[place].served[name].end > now:
@@ -332,9 +332,9 @@ class CloudDays:
         if demand.kind is not DemandKind.BOOKING:
             self._method.stop(demand)
 
-    def _count(self, now: int) -> None:
+    def _count_use(self, now: int) -> None:
         for host in self._hosts.values():
-            used, promised = host.used(now), host.promised(now)
+            used, promised = host.used_at(now), host.promised_after(now)
             for each in host.served.values():
                 if each.begin <= now < each.end:
                     self.result.served[each.kind] += each.cpus * TICK / HOUR
@@ -361,7 +361,7 @@ def make_demands(rng: random.Random, kind: DemandKind, seconds: int, hours: floa
         end = begin + TICK * max(1, round(length * HOUR / TICK))
         cpus = rng.choice((4, 8, 16, 32) if is_booking else (1, 2, 2, 4, 4, 8))
         made.append(CloudDemand(f"{kind} {len(made)}", kind, asked_at, begin, end, cpus))
-        missing -= made[-1].hours(seconds)
+        missing -= made[-1].vcpu_hours(seconds)
     return made
 
 
@@ -420,7 +420,7 @@ def _print_head() -> None:
 def _print_rows(name: str, results: list[DaysResult]) -> None:
     """Print a row with the shares of one result, or with the medians of several ones."""
     texts = []
-    for values in zip(*(each.shares() for each in results), strict=True):
+    for values in zip(*(each.served_shares() for each in results), strict=True):
         span = f" ({min(values):.1%}-{max(values):.1%})" if len(values) > 1 else ""
         texts.append(f"{statistics.median(values):.1%}{span}")
     promised = statistics.median(each.promised for each in results)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import parse_qsl
 
-from benchmarks.explaining import shown, used_at_random
+from benchmarks.explaining import format_times, used_at_random
 from benchmarks.worlds import LLC, MBA, WORLDS
 from placement.microversion import MAX
 from placement.schemas.candidates import parse_candidates
@@ -67,7 +67,10 @@ def main() -> None:
                 for each in found
             )
             name = " + ".join(asked)
-            print(f"{world:8} {name:28} {shown(work)} ms of work, {shown(clock)} ms by the clock, {fits} fit")
+            print(
+                f"{world:8} {name:28} {format_times(work)} ms of work,"
+                f" {format_times(clock)} ms by the clock, {fits} fit"
+            )
             if len(asked) > 1:
                 shares = [
                     FlavorProportion(flavors[name], number, each.fit.upper_bound)

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.clients import Clients
+from benchmarks.clients import ClientPool
 from benchmarks.loading import load_directly
 from benchmarks.queries import SCHEDULING
 from benchmarks.servers import Ours
@@ -30,19 +30,19 @@ _WARMING = 1.0
 _TURNS = 4
 
 
-class _Checkout(Ours):
+class _OtherCheckout(Ours):
     """The service as another folder has it."""
 
     def __init__(self, home: Path, url: str, folder: Path, workers: int, threads: int) -> None:
         super().__init__(url, folder, workers, threads)
         self._checkout = home
 
-    def _home(self) -> Path:
+    def _working_folder(self) -> Path:
         return self._checkout
 
 
 @dataclass
-class _Side:
+class _ClaimSide:
     """One service, and what was measured of it; the milliseconds are of answers, and of CPU of all turns."""
 
     service: Ours
@@ -51,18 +51,18 @@ class _Side:
     rates: list[float] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
 
-    def turn(self, crew: Clients, seconds: float) -> None:
+    def take_turn(self, crew: ClientPool, seconds: float) -> None:
         """Claim for so long, and give all of it back."""
         cpu = self.service.cpu_seconds()
         done = crew.claim_found(self.service.port, _FLAVOURS, seconds)
         self.cpu += 1000 * (self.service.cpu_seconds() - cpu)
-        self.rates.append(sum(each.rate for each in done))
+        self.rates.append(sum(each.success_rate for each in done))
         for each in done:
             self.milliseconds += [1000 * seconds for seconds in each.latencies]
             self.answers += each.answers
         crew.release(self.service.port, [consumer for each in done for consumer in each.consumers])
 
-    def shown(self) -> str:
+    def describe(self) -> str:
         """All of it on one line."""
         if not self.milliseconds:
             return f"no claim succeeded: {dict(self.answers)}"
@@ -100,20 +100,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             url = server.fresh_database()
             migration.upgrade_schema(url)
             load_directly(url, WORLDS["nested"], options.trees)
-            service = _Checkout(home, url, Path(folder), options.workers, options.threads)
+            service = _OtherCheckout(home, url, Path(folder), options.workers, options.threads)
             services[home] = stack.enter_context(service)
-        with Clients(4 * options.workers) as crew:  # so many that each worker reads its model
+        with ClientPool(4 * options.workers) as crew:  # so many that each worker reads its model
             for service in services.values():
                 crew.warm_up(service.port)
-                _Side(service).turn(crew, min(_WARMING, options.seconds))
+                _ClaimSide(service).take_turn(crew, min(_WARMING, options.seconds))
         for clients in options.clients:
-            sides = {home: _Side(service) for home, service in services.items()}
-            with Clients(clients) as crew:
+            sides = {home: _ClaimSide(service) for home, service in services.items()}
+            with ClientPool(clients) as crew:
                 for _ in range(_TURNS):
                     for side in sides.values():
-                        side.turn(crew, options.seconds / _TURNS)
+                        side.take_turn(crew, options.seconds / _TURNS)
             for home, side in sides.items():
-                print(f"{clients} client{'s' * (clients > 1)}, {home}: {side.shown()}", flush=True)
+                print(f"{clients} client{'s' * (clients > 1)}, {home}: {side.describe()}", flush=True)
     return 0
 
 

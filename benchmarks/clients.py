@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import orjson
 
-from benchmarks.http import Connection, NoAnswer, Refused
-from benchmarks.worlds import Provider
+from benchmarks.http import NoAnswer, RequestRefused, ServiceConnection
+from benchmarks.worlds import WorldProvider
 
 _OWNER: Final = {
     "project_id": "project",
@@ -36,7 +36,7 @@ _QUOTED: Final = re.compile(r"'[^']*'")
 
 
 @dataclass
-class Work:
+class ClientWork:
     """What one client did: answers by their status, seconds (by the clock, of its CPU), consumers it made.
 
     ``hosts`` are where these consumers are, in their order, as far as that is known; ``latencies`` the
@@ -51,38 +51,38 @@ class Work:
     latencies: list[float] = field(default_factory=list)
 
     @property
-    def done(self) -> int:
+    def success_count(self) -> int:
         """How many answers were successes."""
         return sum(count for status, count in self.answers.items() if status.startswith("2"))
 
     @property
-    def rate(self) -> float:
+    def success_rate(self) -> float:
         """Successes per second."""
-        return self.done / self.seconds if self.seconds else 0.0
+        return self.success_count / self.seconds if self.seconds else 0.0
 
 
 @dataclass
-class Tally:
+class WorkTally:
     """What all clients of one side did in all repeats."""
 
     answers: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     cpu_seconds: float = 0.0
 
-    def add(self, work: Sequence[Work]) -> None:
+    def add(self, work: Sequence[ClientWork]) -> None:
         """Count what the clients did at the same time."""
         self.answers += sum((each.answers for each in work), Counter())
         self.seconds += max(each.seconds for each in work)
         self.cpu_seconds += sum(each.cpu_seconds for each in work)
 
     @property
-    def done(self) -> int:
+    def success_count(self) -> int:
         """How many answers were successes."""
         return sum(count for status, count in self.answers.items() if status.startswith("2"))
 
-    def shown(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """For the notes of a result."""
-        done = self.done
+        done = self.success_count
         return {
             "answers": {status: count for status, count in self.answers.items() if count},
             "client CPU ms for each": round(1000 * self.cpu_seconds / done, 2) if done else None,
@@ -90,14 +90,14 @@ class Tally:
         }
 
 
-class Clients:
+class ClientPool:
     """A number of client processes; use as a context manager."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("fork"))
 
-    def __enter__(self) -> "Clients":
+    def __enter__(self) -> "ClientPool":
         list(self._pool.map(time.sleep, [0.02] * self.count))  # all processes are there
         return self
 
@@ -106,75 +106,85 @@ class Clients:
 
     def warm_up(self, port: int) -> None:
         """Let every client ask for something small, so that all workers are likely to have answered."""
-        self._all(_warm_up, [(port,)] * self.count)
+        self._run_all(_warm_up, [(port,)] * self.count)
 
-    def claim(
+    def claim_resources(
         self, port: int, hosts: Sequence[str], seconds: float, resources: Mapping[str, int] = FLAT_GUEST
-    ) -> list[Work]:
+    ) -> list[ClientWork]:
         """Let every client claim on random ones of the hosts for so many seconds."""
         return [future.result() for future in self.begin_claims(port, hosts, seconds, resources)]
 
     def begin_claims(
         self, port: int, hosts: Sequence[str], seconds: float, resources: Mapping[str, int]
-    ) -> "list[Future[Work]]":
-        """As :meth:`claim`, without waiting for the end."""
-        return [self._pool.submit(_claim, port, seed, hosts, seconds, resources) for seed in self._seeds()]
+    ) -> "list[Future[ClientWork]]":
+        """As :meth:`claim_resources`, without waiting for the end."""
+        return [
+            self._pool.submit(_claim_resources, port, seed, hosts, seconds, resources)
+            for seed in self._random_seeds()
+        ]
 
-    def schedule(self, port: int, queries: Sequence[str], seconds: float) -> list[Work]:
+    def schedule_guests(self, port: int, queries: Sequence[str], seconds: float) -> list[ClientWork]:
         """Let every client put a random query and claim a random one of the candidates, again and again."""
-        return self._all(_schedule, [(port, seed, queries, seconds) for seed in self._seeds()])
+        return self._run_all(
+            _schedule_guests, [(port, seed, queries, seconds) for seed in self._random_seeds()]
+        )
 
-    def claim_found(self, port: int, queries: Sequence[str], seconds: float) -> list[Work]:
+    def claim_found(self, port: int, queries: Sequence[str], seconds: float) -> list[ClientWork]:
         """Let every client have candidates of a random query claimed in one call, again and again."""
-        return self._all(_claim_found, [(port, seed, queries, seconds) for seed in self._seeds()])
+        return self._run_all(_claim_found, [(port, seed, queries, seconds) for seed in self._random_seeds()])
 
-    def release(self, port: int, consumers: Sequence[str]) -> list[Work]:
+    def release(self, port: int, consumers: Sequence[str]) -> list[ClientWork]:
         """Share out the consumers among the clients, who give back what these hold."""
-        return self._all(_release, [(port, consumers[n :: self.count]) for n in range(self.count)])
+        return self._run_all(_release, [(port, consumers[n :: self.count]) for n in range(self.count)])
 
-    def ask(self, port: int, path: str, seconds: float) -> list[Work]:
+    def ask_repeatedly(self, port: int, path: str, seconds: float) -> list[ClientWork]:
         """Let every client put one question again and again for so many seconds."""
-        return self._all(_ask, [(port, path, seconds)] * self.count)
+        return self._run_all(_ask_repeatedly, [(port, path, seconds)] * self.count)
 
-    def migrate(
+    def migrate_guests(
         self,
         port: int,
         placed: Sequence[tuple[str, str]],
         hosts: Sequence[str],
         resources: Mapping[str, int] = FLAT_GUEST,
-    ) -> list[Work]:
+    ) -> list[ClientWork]:
         """Share out consumers, each with its host, among the clients, who migrate them to random other hosts.
 
         As Nova begins a migration or a resize: what the guest holds becomes the migration's, and the guest
         holds as much elsewhere, in one POST /allocations.
         """
-        return self._all(
-            _migrate,
-            [(port, seed, placed[n :: self.count], hosts, resources) for n, seed in enumerate(self._seeds())],
+        return self._run_all(
+            _migrate_guests,
+            [
+                (port, seed, placed[n :: self.count], hosts, resources)
+                for n, seed in enumerate(self._random_seeds())
+            ],
         )
 
-    def load(self, port: int, trees: Sequence[Sequence[Provider]]) -> list[Work]:
+    def load(self, port: int, trees: Sequence[Sequence[WorldProvider]]) -> list[ClientWork]:
         """Share out the trees among the clients, who make them as compute hosts do."""
-        return self._all(_load, [(port, trees[n :: self.count]) for n in range(self.count)])
+        return self._run_all(_load, [(port, trees[n :: self.count]) for n in range(self.count)])
 
-    def _seeds(self) -> list[int]:
+    def _random_seeds(self) -> list[int]:
         return [random.getrandbits(32) for _ in range(self.count)]
 
-    def _all(self, call: Callable[..., Work], arguments: Sequence[tuple[Any, ...]]) -> list[Work]:
+    def _run_all(
+        self, call: Callable[..., ClientWork], arguments: Sequence[tuple[Any, ...]]
+    ) -> list[ClientWork]:
         return [future.result() for future in [self._pool.submit(call, *each) for each in arguments]]
 
 
-class _Timed:
+class _TimedClient:
     """Counts the answers of one client and stops its clocks."""
 
     def __init__(self, port: int, seconds: float) -> None:
-        self.work = Work()
-        self.connection = Connection(port)
-        self.connection.expect("GET", "/")  # connected
+        self.work = ClientWork()
+        self.connection = ServiceConnection(port)
+        self.connection.expect_success("GET", "/")  # connected
         self._began, self._cpu = time.perf_counter(), time.process_time()
         self._until = self._began + seconds
 
-    def running(self) -> Iterator[None]:
+    def remaining_rounds(self) -> Iterator[None]:
         """Once for every round that begins before the time is over."""
         while time.perf_counter() < self._until:
             yield
@@ -187,13 +197,13 @@ class _Timed:
         except NoAnswer as error:
             self.work.answers[str(error).rpartition(": ")[2]] += 1
             return None
-        self.work.answers[_kind(status, answer)] += 1
+        self.work.answers[_answer_kind(status, answer)] += 1
         if status >= 300:
             return None
         self.work.latencies.append(time.perf_counter() - began)
         return answer
 
-    def insist(self, method: str, path: str, body: bytes) -> bytes:
+    def send_until_success(self, method: str, path: str, body: bytes) -> bytes:
         """The body of a success, after as many attempts as it takes.
 
         :raises Refused: when it takes too many.
@@ -203,9 +213,11 @@ class _Timed:
             if answer is not None:
                 return answer
             time.sleep(random.uniform(0, 0.05))  # not again at the same time as the others
-        raise Refused(f"{method} {path}: no success in {_ATTEMPTS} attempts: {dict(self.work.answers)}")
+        raise RequestRefused(
+            f"{method} {path}: no success in {_ATTEMPTS} attempts: {dict(self.work.answers)}"
+        )
 
-    def end(self) -> Work:
+    def stop_clocks(self) -> ClientWork:
         """Stop the clocks."""
         self.work.seconds = time.perf_counter() - self._began
         self.work.cpu_seconds = time.process_time() - self._cpu
@@ -213,7 +225,7 @@ class _Timed:
         return self.work
 
 
-def _kind(status: int, answer: bytes) -> str:
+def _answer_kind(status: int, answer: bytes) -> str:
     """The status, and of errors the database error they quote, or the last sentence of their first line."""
     if status < 400:
         return str(status)
@@ -226,21 +238,23 @@ def _kind(status: int, answer: bytes) -> str:
         return str(status)
 
 
-def _warm_up(port: int) -> Work:
-    timed = _Timed(port, 0.3)
-    for _ in timed.running():
+def _warm_up(port: int) -> ClientWork:
+    timed = _TimedClient(port, 0.3)
+    for _ in timed.remaining_rounds():
         timed.send("GET", "/allocation_candidates?resources=VCPU:1&limit=1")
-    return timed.end()
+    return timed.stop_clocks()
 
 
-def _ask(port: int, path: str, seconds: float) -> Work:
-    timed = _Timed(port, seconds)
-    for _ in timed.running():
+def _ask_repeatedly(port: int, path: str, seconds: float) -> ClientWork:
+    timed = _TimedClient(port, seconds)
+    for _ in timed.remaining_rounds():
         timed.send("GET", path)
-    return timed.end()
+    return timed.stop_clocks()
 
 
-def _claim(port: int, seed: int, hosts: Sequence[str], seconds: float, resources: Mapping[str, int]) -> Work:
+def _claim_resources(
+    port: int, seed: int, hosts: Sequence[str], seconds: float, resources: Mapping[str, int]
+) -> ClientWork:
     rng = random.Random(seed)
     bodies = {
         host: orjson.dumps({"allocations": {host: {"resources": resources}}, **_OWNER}) for host in hosts
@@ -248,21 +262,21 @@ def _claim(port: int, seed: int, hosts: Sequence[str], seconds: float, resources
     made_up = [
         (str(uuid.UUID(int=rng.getrandbits(128), version=4)), rng.choice(hosts)) for _ in range(_MADE_UP)
     ]
-    timed = _Timed(port, seconds)
-    for _, (consumer, host) in zip(timed.running(), made_up, strict=False):
+    timed = _TimedClient(port, seconds)
+    for _, (consumer, host) in zip(timed.remaining_rounds(), made_up, strict=False):
         if timed.send("PUT", f"/allocations/{consumer}", bodies[host]) is not None:
             timed.work.consumers.append(consumer)
             timed.work.hosts.append(host)
-    return timed.end()
+    return timed.stop_clocks()
 
 
-def _migrate(
+def _migrate_guests(
     port: int,
     seed: int,
     placed: Sequence[tuple[str, str]],
     hosts: Sequence[str],
     resources: Mapping[str, int],
-) -> Work:
+) -> ClientWork:
     rng = random.Random(seed)
     made_up = []
     for consumer, host in placed:
@@ -281,18 +295,18 @@ def _migrate(
             },
         }
         made_up.append((migration, orjson.dumps(body)))
-    timed = _Timed(port, 0)
+    timed = _TimedClient(port, 0)
     for migration, body in made_up:
         if timed.send("POST", "/allocations", body) is not None:
             timed.work.consumers.append(migration)
-    return timed.end()
+    return timed.stop_clocks()
 
 
-def _schedule(port: int, seed: int, queries: Sequence[str], seconds: float) -> Work:
+def _schedule_guests(port: int, seed: int, queries: Sequence[str], seconds: float) -> ClientWork:
     rng = random.Random(seed)
-    timed = _Timed(port, seconds)
+    timed = _TimedClient(port, seconds)
     asked = 0
-    for _ in timed.running():
+    for _ in timed.remaining_rounds():
         answer = timed.send("GET", rng.choice(queries))
         if answer is None:
             continue
@@ -305,43 +319,43 @@ def _schedule(port: int, seed: int, queries: Sequence[str], seconds: float) -> W
         body = orjson.dumps({**rng.choice(requests), **_OWNER})
         if timed.send("PUT", f"/allocations/{consumer}", body) is not None:
             timed.work.consumers.append(consumer)
-    work = timed.end()
+    work = timed.stop_clocks()
     work.answers["200"] -= asked  # a scheduling is done when its claim is
     return work
 
 
-def _claim_found(port: int, seed: int, queries: Sequence[str], seconds: float) -> Work:
+def _claim_found(port: int, seed: int, queries: Sequence[str], seconds: float) -> ClientWork:
     rng = random.Random(seed)
     asked = [query.partition("?")[2] for query in queries]
-    timed = _Timed(port, seconds)
-    for _ in timed.running():
+    timed = _TimedClient(port, seconds)
+    for _ in timed.remaining_rounds():
         consumer = str(uuid.UUID(int=rng.getrandbits(128), version=4))
         claim = {"consumer_uuid": consumer, "query": rng.choice(asked), **_OWNER}
         if timed.send("POST", "/ext/v1/claims", orjson.dumps({"claims": [claim]})) is not None:
             timed.work.consumers.append(consumer)
-    return timed.end()
+    return timed.stop_clocks()
 
 
-def _release(port: int, consumers: Sequence[str]) -> Work:
-    timed = _Timed(port, 0)
+def _release(port: int, consumers: Sequence[str]) -> ClientWork:
+    timed = _TimedClient(port, 0)
     for consumer in consumers:
         timed.send("DELETE", f"/allocations/{consumer}")
-    return timed.end()
+    return timed.stop_clocks()
 
 
-def _load(port: int, trees: Sequence[Sequence[Provider]]) -> Work:
-    timed = _Timed(port, 0)
+def _load(port: int, trees: Sequence[Sequence[WorldProvider]]) -> ClientWork:
+    timed = _TimedClient(port, 0)
     for tree in trees:
         for provider in tree:
-            _make(timed, provider)
-    return timed.end()
+            _make_provider(timed, provider)
+    return timed.stop_clocks()
 
 
-def _make(timed: _Timed, provider: Provider) -> None:
+def _make_provider(timed: _TimedClient, provider: WorldProvider) -> None:
     """One resource provider with all that belongs to it; each step answers with the next generation."""
     place = f"/resource_providers/{provider.uuid}"
     made = {"name": provider.name, "uuid": provider.uuid, "parent_provider_uuid": provider.parent}
-    answer = timed.insist("POST", "/resource_providers", orjson.dumps(made))
+    answer = timed.send_until_success("POST", "/resource_providers", orjson.dumps(made))
     generation = orjson.loads(answer)["generation"]
     steps = (
         ("inventories", provider.inventories),
@@ -351,5 +365,5 @@ def _make(timed: _Timed, provider: Provider) -> None:
     for what, content in steps:
         if content:
             body = orjson.dumps({"resource_provider_generation": generation, what: content})
-            answer = timed.insist("PUT", f"{place}/{what}", body)
+            answer = timed.send_until_success("PUT", f"{place}/{what}", body)
             generation = orjson.loads(answer)["resource_provider_generation"]

@@ -10,7 +10,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -21,13 +21,13 @@ import orjson
 
 from benchmarks import table
 from benchmarks.clouds_beside import compare_versions
-from benchmarks.clouds_reference import measure
+from benchmarks.clouds_reference import measure_queries
 from benchmarks.machine_speed import addition_seconds
-from benchmarks.measure import MIN_REPEATS, Result
-from benchmarks.mixed import CLOUDS, Cloud
-from benchmarks.mixed_queries import FAMILIES, paths
+from benchmarks.measure import MIN_REPEATS, ComparisonResult
+from benchmarks.mixed import CLOUDS, MixedCloud
+from benchmarks.mixed_queries import FAMILIES, query_paths
 from benchmarks.models import Inventories, snapshot_of
-from benchmarks.worlds import Provider
+from benchmarks.worlds import WorldProvider
 from placement.microversion import MAX, Microversion
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.candidates import parse_candidates
@@ -40,33 +40,35 @@ _PARTS: Final = ("parse", "search", "order", "render")
 _WARM: Final = 2
 
 
-def parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.clouds", description=__doc__)
-    top.add_argument("--clouds", type=_words, default=tuple(CLOUDS), help=f"of {','.join(CLOUDS)}")
-    top.add_argument("--queries", type=_words, default=tuple(FAMILIES), help="their names; default: all")
-    top.add_argument("--hosts", type=_words, default=("1000", "10000"), help="default: 1000,10000")
-    top.add_argument("--limits", type=_words, default=("1000", "100"), help="default: 1000,100")
+    top.add_argument("--clouds", type=_split_words, default=tuple(CLOUDS), help=f"of {','.join(CLOUDS)}")
+    top.add_argument(
+        "--queries", type=_split_words, default=tuple(FAMILIES), help="their names; default: all"
+    )
+    top.add_argument("--hosts", type=_split_words, default=("1000", "10000"), help="default: 1000,10000")
+    top.add_argument("--limits", type=_split_words, default=("1000", "100"), help="default: 1000,100")
     top.add_argument("--count", type=int, default=15, help="questions of each; default: %(default)s")
     top.add_argument(
         "--repeats", type=int, default=MIN_REPEATS, help="beside the reference; default: %(default)s"
     )
     top.add_argument("--reference", action="store_true", help="beside the reference, at the first of --hosts")
     top.add_argument(
-        "--seeds", type=_words, default=("18",), help="of clouds and questions, or random; default: 18"
+        "--seeds", type=_split_words, default=("18",), help="of clouds and questions, or random; default: 18"
     )
     top.add_argument("--beside", type=Path, metavar="FOLDER", help="another checkout, measured in turn")
-    top.add_argument("--versions", type=_words, default=("1.39",), help="of answers, with --beside")
+    top.add_argument("--versions", type=_split_words, default=("1.39",), help="of answers, with --beside")
     top.add_argument("--seconds", type=float, default=60.0, help="to wait for an answer of a service")
     return top
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split_words(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AnswerCost:
     """What one question took: milliseconds of CPU of each part, of the clock for all; what it found."""
 
     parts: Mapping[str, float]
@@ -75,26 +77,26 @@ class Asked:
     body: bytes
 
     @property
-    def cpu(self) -> float:
+    def total_cpu(self) -> float:
         """Of all parts."""
         return sum(self.parts.values())
 
 
-class Alone:
+class CloudModel:
     """The model of a cloud in this process, where guests come and go between questions."""
 
-    def __init__(self, cloud: Cloud, hosts: int) -> None:
+    def __init__(self, cloud: MixedCloud, hosts: int) -> None:
         self.snapshot = model_of(cloud, hosts)
         self._summaries = ProviderSummaries()
         self._changing = [each.id for each in self.snapshot if "VCPU" in each.inventories]
         self._changes = 0
 
-    def ask(self, path: str, version: Microversion = MAX) -> Asked:
+    def answer_question(self, path: str, version: Microversion = MAX) -> AnswerCost:
         """Answer a question as the service does, without anything of HTTP.
 
         :param version: the microversion of the answer; the question is of the newest one.
         """
-        self._change()
+        self._change_usage()
         clock = time.perf_counter()
         stamps = [time.thread_time()]
         request = parse_candidates(parse_qsl(path.partition("?")[2]), MAX)
@@ -110,9 +112,9 @@ class Alone:
             part: 1000 * (end - begin)
             for part, begin, end in zip(_PARTS, stamps[:-1], stamps[1:], strict=True)
         }
-        return Asked(parts, 1000 * clock, sum([len(batch) for _, batch in found]), body)
+        return AnswerCost(parts, 1000 * clock, sum([len(batch) for _, batch in found]), body)
 
-    def _change(self) -> None:
+    def _change_usage(self) -> None:
         """Somewhere a guest starts, and later it ends."""
         provider = self.snapshot.providers[self._changing[self._changes // 2 * 7919 % len(self._changing)]]
         used = provider.used.get("VCPU", 0) + (-1 if self._changes % 2 else 1)
@@ -121,10 +123,10 @@ class Alone:
         self._changes += 1
 
 
-def model_of(cloud: Cloud, hosts: int) -> ModelSnapshot:
+def model_of(cloud: MixedCloud, hosts: int) -> ModelSnapshot:
     """The read model of a cloud."""
     usage: dict[str, dict[str, int]] = {}
-    trees = [[pool] for pool in cloud.pools()]
+    trees = [[pool] for pool in cloud.storage_pools()]
     for tree, guests in cloud.hosts(hosts):
         trees.append(tree)
         for guest in guests:
@@ -133,108 +135,108 @@ def model_of(cloud: Cloud, hosts: int) -> ModelSnapshot:
                 for name, amount in amounts.items():
                     here[name] = here.get(name, 0) + amount
 
-    def used(provider: Provider, inventories: Inventories) -> Mapping[str, int]:
+    def usage_of(provider: WorldProvider, inventories: Inventories) -> Mapping[str, int]:
         return usage.get(provider.uuid, {})
 
-    return snapshot_of(trees, used)
+    return snapshot_of(trees, usage_of)
 
 
 def answer_lines(name: str, seed: str, hosts: str) -> None:
     """Answer the questions of :mod:`benchmarks.clouds_beside` on the standard input until it ends."""
-    model = Alone(replace(CLOUDS[name], seed=int(seed)), int(hosts))
+    model = CloudModel(replace(CLOUDS[name], seed=int(seed)), int(hosts))
     for line in sys.stdin.buffer:
         path, version = orjson.loads(line)
-        asked = model.ask(path, tuple(version))
+        asked = model.answer_question(path, tuple(version))
         digest = hashlib.sha256(asked.body).hexdigest()
-        print(orjson.dumps([asked.cpu, asked.candidates, digest]).decode(), flush=True)
+        print(orjson.dumps([asked.total_cpu, asked.candidates, digest]).decode(), flush=True)
 
 
-def _seeded_clouds(options: argparse.Namespace) -> Iterator[Cloud]:
+def _seeded_clouds(options: argparse.Namespace) -> Iterator[MixedCloud]:
     for name in options.clouds:
         for seed in options.seeds:
             yield replace(CLOUDS[name], seed=random.randrange(10**6) if seed == "random" else int(seed))
 
 
-def alone(options: argparse.Namespace) -> Iterator[str]:
+def measure_alone(options: argparse.Namespace) -> Iterator[str]:
     """The lines of the tables of this service alone."""
     for cloud in _seeded_clouds(options):
         for hosts in map(int, options.hosts):
-            model = Alone(cloud, hosts)
+            model = CloudModel(cloud, hosts)
             for limit in map(int, options.limits):
                 providers = len(model.snapshot)
-                yield f"\n{_title(cloud, hosts)}, {providers:,} providers, limit={limit}\n"
+                yield f"\n{_cloud_title(cloud, hosts)}, {providers:,} providers, limit={limit}\n"
                 yield "| query | candidates | kB | CPU ms | p95 | clock ms | " + " | ".join(_PARTS) + " |"
                 yield "| --- |" + " ---: |" * (5 + len(_PARTS))
                 of_all = []
                 for query in options.queries:
-                    questions = paths(query, cloud, limit, cloud.seed)
-                    asked = [model.ask(path) for path in islice(questions, _WARM + options.count)][_WARM:]
-                    of_all.append(statistics.median([each.cpu for each in asked]))
-                    yield _line(query, asked)
+                    questions = query_paths(query, cloud, limit, cloud.seed)
+                    asked = [
+                        model.answer_question(path) for path in islice(questions, _WARM + options.count)
+                    ][_WARM:]
+                    of_all.append(statistics.median([each.total_cpu for each in asked]))
+                    yield _query_line(query, asked)
                 yield f"\nMedian {statistics.median(of_all):.2f}, highest {max(of_all):.2f} ms of CPU."
 
 
-def _title(cloud: Cloud, hosts: int) -> str:
+def _cloud_title(cloud: MixedCloud, hosts: int) -> str:
     return f"{cloud.name}, seed {cloud.seed}, {hosts:,} hosts"
 
 
-def _line(query: str, asked: Sequence[Asked]) -> str:
-    def median(values: Iterable[float]) -> float:
-        return statistics.median(values)
-
-    cpu = sorted([each.cpu for each in asked])
+def _query_line(query: str, asked: Sequence[AnswerCost]) -> str:
+    cpu = sorted([each.total_cpu for each in asked])
     cells = [
         query,
-        f"{median(each.candidates for each in asked):.0f}",
-        f"{median(len(each.body) for each in asked) / 1000:.0f}",
-        f"{median(cpu):.2f}",
+        f"{statistics.median(each.candidates for each in asked):.0f}",
+        f"{statistics.median(len(each.body) for each in asked) / 1000:.0f}",
+        f"{statistics.median(cpu):.2f}",
         f"{cpu[int(len(cpu) * 0.95)]:.2f}",
-        f"{median(each.clock for each in asked):.2f}",
-        *(f"{median(each.parts[part] for each in asked):.2f}" for part in _PARTS),
+        f"{statistics.median(each.clock for each in asked):.2f}",
+        *(f"{statistics.median(each.parts[part] for each in asked):.2f}" for part in _PARTS),
     ]
     return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
     """Measure and print."""
-    options = parser().parse_args()
+    options = build_parser().parse_args()
     if options.beside:
-        lines = _versions(options)
+        lines = _beside_checkout(options)
     else:
-        lines = _beside(options) if options.reference else alone(options)
+        lines = _beside_reference(options) if options.reference else measure_alone(options)
     for line in lines:
         print(line, flush=True)
 
 
-def _beside(options: argparse.Namespace) -> Iterator[str]:
+def _beside_reference(options: argparse.Namespace) -> Iterator[str]:
     """The lines of the tables beside the reference, at the first number of hosts and the first limit."""
     hosts, limit = int(options.hosts[0]), int(options.limits[0])
     for cloud in _seeded_clouds(options):
         results = []
-        for result in measure(cloud, hosts, limit, options.queries, options.repeats, options.seconds):
+        for result in measure_queries(cloud, hosts, limit, options.queries, options.repeats, options.seconds):
             print(f"{result.section}: {result.name}: {dict(result.cpu)}", file=sys.stderr, flush=True)
             results.append(result)
-        yield f"\n{_title(cloud, hosts)}, limit={limit}, five million additions {addition_seconds():.2f} s\n"
-        yield table.text(results)
-        for what, ratios in _ratios(results).items():
+        additions = f"five million additions {addition_seconds():.2f} s"
+        yield f"\n{_cloud_title(cloud, hosts)}, limit={limit}, {additions}\n"
+        yield table.format_table(results)
+        for what, ratios in _result_ratios(results).items():
             yield f"\n{what}: median {statistics.median(ratios):.1f}x, lowest {min(ratios):.1f}x\n"
 
 
-def _versions(options: argparse.Namespace) -> Iterator[str]:
+def _beside_checkout(options: argparse.Namespace) -> Iterator[str]:
     """The lines of the tables beside another checkout, for each cloud, microversion and limit."""
     for cloud in _seeded_clouds(options):
         for hosts in map(int, options.hosts):
             for version in options.versions:
                 for limit in map(int, options.limits):
-                    yield f"\n{_title(cloud, hosts)}, microversion {version}, limit={limit}\n"
+                    yield f"\n{_cloud_title(cloud, hosts)}, microversion {version}, limit={limit}\n"
                     major, _, minor = version.partition(".")
                     asked = (int(major), int(minor)), options.queries, options.count
                     yield from compare_versions(options.beside, cloud, hosts, limit, *asked)
 
 
-def _ratios(results: Sequence[Result]) -> Mapping[str, Sequence[float]]:
+def _result_ratios(results: Sequence[ComparisonResult]) -> Mapping[str, Sequence[float]]:
     return {
-        "clock": [each.ratio for each in results if each.ratio],
+        "clock": [each.median_ratio for each in results if each.median_ratio],
         "CPU": [each.cpu_ratio for each in results if each.cpu_ratio],
     }
 

@@ -15,8 +15,8 @@ from typing import Final, Self
 
 import orjson
 
-from benchmarks.mixed import Cloud
-from benchmarks.mixed_queries import paths
+from benchmarks.mixed import MixedCloud
+from benchmarks.mixed_queries import query_paths
 from placement.microversion import Microversion
 
 _HERE: Final = Path(__file__).parents[1]
@@ -32,10 +32,10 @@ answer_lines(*sys.argv[3:])
 """
 
 
-class _Version:
+class _VersionProcess:
     """A version of the service that answers questions to a cloud, in a process of its own."""
 
-    def __init__(self, checkout: Path, cloud: Cloud, hosts: int) -> None:
+    def __init__(self, checkout: Path, cloud: MixedCloud, hosts: int) -> None:
         folders = str(checkout), str(_HERE)
         self._process = subprocess.Popen(
             [sys.executable, "-c", _CHILD, *folders, cloud.name, str(cloud.seed), str(hosts)],
@@ -50,7 +50,7 @@ class _Version:
     def __exit__(self, *_: object) -> None:
         self._process.communicate()
 
-    def ask(self, path: str, version: Microversion) -> tuple[float, int, str]:
+    def ask_question(self, path: str, version: Microversion) -> tuple[float, int, str]:
         """Return the CPU time of the answer in ms, its number of candidates, and a digest of its body."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -62,7 +62,7 @@ class _Version:
 
 def compare_versions(
     other: Path,
-    cloud: Cloud,
+    cloud: MixedCloud,
     hosts: int,
     limit: int,
     version: Microversion,
@@ -74,10 +74,10 @@ def compare_versions(
     yield "| --- |" + " ---: |" * 5 + " --- |"
     ratios = []
     with ExitStack() as stack:
-        sides = [stack.enter_context(_Version(each, cloud, hosts)) for each in (other, _HERE)]
+        sides = [stack.enter_context(_VersionProcess(each, cloud, hosts)) for each in (other, _HERE)]
         for query in queries:
-            questions = islice(paths(query, cloud, limit, cloud.seed), _WARM + count)
-            asked = [[side.ask(path, version) for side in sides] for path in questions][_WARM:]
+            questions = islice(query_paths(query, cloud, limit, cloud.seed), _WARM + count)
+            asked = [[side.ask_question(path, version) for side in sides] for path in questions][_WARM:]
             theirs, ours = (statistics.median([each[side][0] for each in asked]) for side in (0, 1))
             found = statistics.median([each[1][1] for each in asked])
             # the median of the ratios is steadier than the ratio of the medians, because questions differ

@@ -14,10 +14,10 @@ from typing import Any, Final
 import orjson
 import sqlalchemy as sa
 
-from benchmarks.http import Connection
-from benchmarks.measure import Latency, Result, interleave
-from benchmarks.mixed import AGGREGATES, DEVICES, TRAITS, Cloud, Guest
-from benchmarks.mixed_queries import paths
+from benchmarks.http import ServiceConnection
+from benchmarks.measure import ComparisonResult, LatencyMeasurement, interleave_repeats
+from benchmarks.mixed import AGGREGATES, DEVICES, TRAITS, Guest, MixedCloud
+from benchmarks.mixed_queries import query_paths
 from benchmarks.reference import install
 from benchmarks.servers import OpenStack, Ours, Service
 from benchmarks.worlds import Tree, uuid_of
@@ -34,9 +34,9 @@ _SETS_COMPARED: Final = 2
 """Of how many questions the answers are compared."""
 
 
-def measure(
-    cloud: Cloud, hosts: int, limit: int, queries: Sequence[str], repeats: int, seconds: float
-) -> Iterator[Result]:
+def measure_queries(
+    cloud: MixedCloud, hosts: int, limit: int, queries: Sequence[str], repeats: int, seconds: float
+) -> Iterator[ComparisonResult]:
     """A result for each family of questions: both services on PostgreSQL, in turns."""
     with ExitStack() as stack:
         server = stack.enter_context(databases.create("postgresql", durable=True))
@@ -45,7 +45,7 @@ def measure(
         theirs = OpenStack(source, folder, _WORKERS, _THREADS, install())
         with theirs:
             pass  # it makes its tables, and its names of classes and traits
-        fill(source, cloud, hosts)
+        fill_database(source, cloud, hosts)
         ours = Ours(target, folder, _WORKERS, _THREADS)
         with ours:
             pass
@@ -55,45 +55,50 @@ def measure(
             stack.callback(service.stop)
             service.start()
         for name in queries:
-            yield _query(services, name, cloud, hosts, limit, repeats, seconds)
+            yield _measure_query(services, name, cloud, hosts, limit, repeats, seconds)
 
 
-def _query(
+def _measure_query(
     services: Mapping[str, Service],
     name: str,
-    cloud: Cloud,
+    cloud: MixedCloud,
     hosts: int,
     limit: int,
     repeats: int,
     seconds: float,
-) -> Result:
+) -> ComparisonResult:
     with ExitStack() as stack:
         connections = {
-            side: stack.enter_context(Connection(service.port, seconds)) for side, service in services.items()
+            side: stack.enter_context(ServiceConnection(service.port, seconds))
+            for side, service in services.items()
         }
         latencies = {
-            side: Latency(connection, paths(name, cloud, limit, cloud.seed), services[side].cpu_seconds)
+            side: LatencyMeasurement(
+                connection, query_paths(name, cloud, limit, cloud.seed), services[side].cpu_seconds
+            )
             for side, connection in connections.items()
         }
-        samples = interleave(latencies, repeats, failed=lambda side: services[side].restart())
+        samples = interleave_repeats(latencies, repeats, failed=lambda side: services[side].restart())
         notes: dict[str, Any] = {}
         if all(sample.failure is None for sample in samples.values()):
-            notes = _compared(
-                connections, islice(paths(name, cloud, limit, cloud.seed + 1), _SETS_COMPARED), limit
+            notes = _compare_answers(
+                connections, islice(query_paths(name, cloud, limit, cloud.seed + 1), _SETS_COMPARED), limit
             )
-    return Result(
+    return ComparisonResult(
         f"{cloud.name}, {hosts:,} hosts, limit={limit}",
         name,
         "ms",
         samples["ours"],
         samples["reference"],
         cpu_goal=20 if not cloud.alike else 40,
-        cpu={side: each.cpu for side, each in latencies.items()},
+        cpu={side: each.median_cpu for side, each in latencies.items()},
         notes=notes,
     )
 
 
-def _compared(connections: Mapping[str, Connection], questions: Iterator[str], limit: int) -> dict[str, Any]:
+def _compare_answers(
+    connections: Mapping[str, ServiceConnection], questions: Iterator[str], limit: int
+) -> dict[str, Any]:
     """Whether both say the same.
 
     Ours may have more: the reference leaves out hosts that have nothing of the group without a suffix but
@@ -103,8 +108,8 @@ def _compared(connections: Mapping[str, Connection], questions: Iterator[str], l
     for path in questions:
         ours, theirs = [
             {
-                _comparable(each)
-                for each in orjson.loads(connection.expect("GET", path))["allocation_requests"]
+                _comparable_candidate(each)
+                for each in orjson.loads(connection.expect_success("GET", path))["allocation_requests"]
             }
             for connection in connections.values()
         ]
@@ -114,7 +119,7 @@ def _compared(connections: Mapping[str, Connection], questions: Iterator[str], l
     return {"same answer": same, "candidates": statistics.mean(found), "more than the reference": more}
 
 
-def _comparable(candidate: Any) -> bytes:
+def _comparable_candidate(candidate: Any) -> bytes:
     mappings = {suffix: sorted(uuids) for suffix, uuids in candidate["mappings"].items()}
     return orjson.dumps({**candidate, "mappings": mappings}, option=orjson.OPT_SORT_KEYS)
 
@@ -128,24 +133,24 @@ def import_from(ours: Service, source: str) -> None:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
 
-def fill(url: str, cloud: Cloud, hosts: int) -> None:
+def fill_database(url: str, cloud: MixedCloud, hosts: int) -> None:
     """Write a cloud into the tables of a stock service, which has its standard names."""
     tables = StockTables()
     engine = sa.create_engine(url)
     with engine.begin() as conn:
-        writing = _Writing(conn, tables)
-        for pool in cloud.pools():
-            writing.tree([pool])
+        writing = _CloudWriter(conn, tables)
+        for pool in cloud.storage_pools():
+            writing.add_tree([pool])
         for tree, guests in cloud.hosts(hosts):
-            writing.tree(tree)
-            writing.guests(guests)
+            writing.add_tree(tree)
+            writing.add_guests(guests)
         writing.write()
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         conn.execute(sa.text("ANALYZE"))
     engine.dispose()
 
 
-class _Writing:
+class _CloudWriter:
     """Rows that wait for their turn, and the ids of what has been written."""
 
     def __init__(self, conn: sa.Connection, tables: StockTables) -> None:
@@ -161,17 +166,17 @@ class _Writing:
             self._add(tables.aggregates, id=number, uuid=uuid)
         for table in (tables.projects, tables.users):
             self._add(table, id=1, external_id="mixed")
-        self._classes = self._names(tables.classes, DEVICES)
-        self._traits = self._names(tables.traits, TRAITS)
+        self._classes = self._known_names(tables.classes, DEVICES)
+        self._traits = self._known_names(tables.traits, TRAITS)
 
-    def _names(self, table: sa.Table, own: Sequence[str]) -> dict[str, int]:
+    def _known_names(self, table: sa.Table, own: Sequence[str]) -> dict[str, int]:
         known = {row.name: row.id for row in self._conn.execute(sa.select(table.c.id, table.c.name))}
         for number, name in enumerate(own, _FIRST_OWN):
             known[name] = number
             self._add(table, id=number, name=name)
         return known
 
-    def tree(self, tree: Tree) -> None:
+    def add_tree(self, tree: Tree) -> None:
         """All providers of a host."""
         tables = self._tables
         for each in tree:
@@ -184,15 +189,15 @@ class _Writing:
             )  # fmt: skip
             for name, values in each.inventories.items():
                 defaults = {"reserved": 0, "min_unit": 1, "step_size": 1, "allocation_ratio": 1.0}
-                self._own(
+                self._add_owned(
                     tables.inventories, own, resource_class_id=self._classes[name], **{**defaults, **values}
                 )
             for trait in each.traits:
-                self._own(tables.provider_traits, own, trait_id=self._traits[trait])
+                self._add_owned(tables.provider_traits, own, trait_id=self._traits[trait])
             for aggregate in each.aggregates:
-                self._own(tables.provider_aggregates, own, aggregate_id=self._aggregates[aggregate])
+                self._add_owned(tables.provider_aggregates, own, aggregate_id=self._aggregates[aggregate])
 
-    def guests(self, guests: Sequence[Guest]) -> None:
+    def add_guests(self, guests: Sequence[Guest]) -> None:
         """Guests, each a consumer."""
         for guest in guests:
             self._guests += 1
@@ -207,12 +212,12 @@ class _Writing:
             )
             for provider, amounts in guest.items():
                 for name, amount in amounts.items():
-                    self._own(
+                    self._add_owned(
                         self._tables.allocations, self._providers[provider],
                         consumer_id=uuid, resource_class_id=self._classes[name], used=amount,
                     )  # fmt: skip
 
-    def _own(self, table: sa.Table, provider: int, **values: Any) -> None:
+    def _add_owned(self, table: sa.Table, provider: int, **values: Any) -> None:
         self._add(table, resource_provider_id=provider, **values)
 
     def _add(self, table: sa.Table, **values: Any) -> None:

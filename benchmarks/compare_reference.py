@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import growth, loading, reading, table, writing
-from benchmarks.http import NoAnswer, Refused
+from benchmarks.http import NoAnswer, RequestRefused
 from benchmarks.machine_speed import addition_seconds
-from benchmarks.measure import MIN_REPEATS, Result
+from benchmarks.measure import MIN_REPEATS, ComparisonResult
 from benchmarks.queries import SCHEDULING
 from benchmarks.reference import VERSION, Reference, ReferenceMissing, install
 from benchmarks.servers import OpenStack, Ours, Service, ServiceFailed
@@ -29,15 +29,17 @@ PARTS: Final = ("queries", "claims", "answers", "schedulings", "growth")
 _QUICK_SCALE: Final = 0.02
 
 
-def parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.compare_reference", description=__doc__)
     top.add_argument("--database", choices=databases.KINDS, default="postgresql", help="default: %(default)s")
-    top.add_argument("--worlds", type=_names(WORLDS), default=tuple(WORLDS), help=f"of {','.join(WORLDS)}")
-    top.add_argument("--parts", type=_names(PARTS), default=PARTS, help=f"of {','.join(PARTS)}")
+    top.add_argument(
+        "--worlds", type=_name_parser(WORLDS), default=tuple(WORLDS), help=f"of {','.join(WORLDS)}"
+    )
+    top.add_argument("--parts", type=_name_parser(PARTS), default=PARTS, help=f"of {','.join(PARTS)}")
     top.add_argument("--scale", type=float, default=1.0, help="size of the worlds; 1 is 1,000 hosts")
     top.add_argument(
-        "--growth", type=_numbers, default=growth.HOSTS, help="numbers of hosts; default: %(default)s"
+        "--growth", type=_parse_numbers, default=growth.HOSTS, help="numbers of hosts; default: %(default)s"
     )
     top.add_argument("--workers", type=int, default=2, help="of each service; default: %(default)s")
     top.add_argument("--threads", type=int, default=4, help="of each worker; default: %(default)s")
@@ -50,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _names(known: Iterable[str]) -> Any:
+def _name_parser(known: Iterable[str]) -> Any:
     def parse(text: str) -> tuple[str, ...]:
         for name in (names := tuple(text.split(","))):
             if name not in known:
@@ -60,13 +62,13 @@ def _names(known: Iterable[str]) -> Any:
     return parse
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _parse_numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(","))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; 0 unless something that is ours did not work."""
-    options = parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     if options.quick:
         options.scale, options.seconds, options.growth = _QUICK_SCALE, 0.3, (20,)
         options.timeout = min(options.timeout, 5.0)
@@ -77,9 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers are stopped, then
-    machine = _machine(options)
+    machine = _describe_machine(options)
     began = time.monotonic()
-    results: list[Result] = []
+    results: list[ComparisonResult] = []
     try:
         with server, tempfile.TemporaryDirectory(prefix="placement-benchmark-") as folder:
             for result in run(server, Path(folder), reference, options):
@@ -88,20 +90,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if options.scale != 1:
                     result = replace(result, goal=None, cpu_goal=None, bound=None)
                 results.append(result)
-    except (NoAnswer, Refused, ServiceFailed) as error:
+    except (NoAnswer, RequestRefused, ServiceFailed) as error:
         print(error, file=sys.stderr)
         return 1
     finally:
         if options.json is not None:
             options.json.write_text(table.as_json(results, machine))
         print("\n".join(f"{name}: {value}" for name, value in machine.items()), end="\n\n")
-        print(table.text(results))
+        print(table.format_table(results))
     return 1 if any(result.ours.failure for result in results) else 0
 
 
 def run(
     server: DatabaseServer, folder: Path, reference: Reference | None, options: argparse.Namespace
-) -> Iterator[Result]:
+) -> Iterator[ComparisonResult]:
     """Every result as soon as it is there."""
     if set(options.parts) != {"growth"}:
         for name in options.worlds:
@@ -116,29 +118,31 @@ def run(
                         server.fresh_database(), folder, options.workers, options.threads, reference
                     )
                     services["reference"] = stack.enter_context(theirs)
-                yield from _world(services, name, options)
+                yield from _measure_world(services, name, options)
     if "growth" in options.parts:
-        yield from growth.measure(server, folder, options.growth, options.repeats)
+        yield from growth.measure_growth(server, folder, options.growth, options.repeats)
 
 
-def _world(services: Mapping[str, Service], name: str, options: argparse.Namespace) -> Iterator[Result]:
-    loaded = loading.load(services, WORLDS[name], options.scale, options.repeats)
+def _measure_world(
+    services: Mapping[str, Service], name: str, options: argparse.Namespace
+) -> Iterator[ComparisonResult]:
+    loaded = loading.load_world(services, WORLDS[name], options.scale, options.repeats)
     failed = loaded.reference is not None and loaded.reference.failure is not None
     if failed:  # nothing can be compared
         services = {"ours": services["ours"]}
     if failed or WORLDS[name].size(options.scale) >= options.repeats:  # few trees tell nothing about speed
         yield loaded
     if "queries" in options.parts:
-        yield from reading.measure(services, name, options.repeats, options.timeout)
+        yield from reading.measure_queries(services, name, options.repeats, options.timeout)
     if "claims" in options.parts and name == "flat":
-        yield from writing.claims(services, options.scale, options.repeats, options.seconds)
+        yield from writing.measure_claims(services, options.scale, options.repeats, options.seconds)
     if "answers" in options.parts and name == "flat":
-        yield from writing.answers(services, options.repeats, options.seconds)
+        yield from writing.measure_answers(services, options.repeats, options.seconds)
     if "schedulings" in options.parts and name in SCHEDULING:
-        yield from writing.schedulings(services, name, options.repeats, options.seconds)
+        yield from writing.measure_schedulings(services, name, options.repeats, options.seconds)
 
 
-def _machine(options: argparse.Namespace) -> dict[str, Any]:
+def _describe_machine(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "database": options.database,
         "workers": options.workers,
@@ -147,22 +151,22 @@ def _machine(options: argparse.Namespace) -> dict[str, Any]:
         "scale": options.scale,
         "reference": "none" if options.no_reference else f"openstack-placement {VERSION}",
         "CPUs": len(os.sched_getaffinity(0)),
-        "processor": _processor(),
+        "processor": _processor_name(),
         "Python": platform.python_version(),
-        "commit": _commit(),
+        "commit": _current_commit(),
         "five million additions, s": round(addition_seconds(), 2),
         "load before": round(os.getloadavg()[0], 1),
         "date": time.strftime("%Y-%m-%d"),
     }
 
 
-def _commit() -> str:
+def _current_commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
     described = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
     return described.stdout.strip() or "unknown"
 
 
-def _processor() -> str:
+def _processor_name() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

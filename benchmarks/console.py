@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from benchmarks.http import Connection
+from benchmarks.http import ServiceConnection
 from benchmarks.loading import load_directly
 from benchmarks.servers import Ours, Service
 from benchmarks.worlds import WORLDS, uuid_of
@@ -55,7 +55,7 @@ _READ: Final = """() => new Promise(done => requestAnimationFrame(() => setTimeo
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PageView:
     """One look at a page: milliseconds, but for the shift, a number, and bytes over the wire."""
 
     paint: float
@@ -74,7 +74,7 @@ class WithConsole(Ours):
             config.write("[console]\nenabled = true\n")
 
 
-def addresses() -> Mapping[str, str]:
+def page_addresses() -> Mapping[str, str]:
     """The pages by name, and where they are."""
     host = uuid_of("numa-1")
     return {
@@ -103,7 +103,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--repeats", type=int, default=5, help="looks at each page, of which medians are shown"
     )
-    parser.add_argument("--pages", nargs="+", choices=addresses(), default=list(addresses()), metavar="PAGE")
+    parser.add_argument(
+        "--pages", nargs="+", choices=page_addresses(), default=list(page_addresses()), metavar="PAGE"
+    )
     options = parser.parse_args(arguments)
     if PROGRAM is None:
         print("needs Chromium: Debian's package chromium", file=sys.stderr)
@@ -114,13 +116,13 @@ def main(arguments: Sequence[str]) -> int:
         with service:
             service.stop()
             load_directly(url, _WORLD, options.hosts)
-            _follow(url, options.hosts)
+            _write_attributes(url, options.hosts)
             service.start()
-            _fill(service.port, options.hosts)
-            return _measure(service, options.repeats, options.pages)
+            _place_guests(service.port, options.hosts)
+            return _measure_pages(service, options.repeats, options.pages)
 
 
-def _measure(service: Service, repeats: int, pages: Sequence[str]) -> int:
+def _measure_pages(service: Service, repeats: int, pages: Sequence[str]) -> int:
     base = f"http://127.0.0.1:{service.port}/console"
     too_much = []
     print(
@@ -128,14 +130,16 @@ def _measure(service: Service, repeats: int, pages: Sequence[str]) -> int:
         f" {'slow FCP':>9} {'LCP':>5} {'TBT':>5}"
     )
     with chromium() as browser:
-        for name, address in addresses().items():
+        for name, address in page_addresses().items():
             if name not in pages:
                 continue
-            look(browser, base + address)  # which makes what is kept between two changes
+            view_page(browser, base + address)  # which makes what is kept between two changes
             began = service.cpu_seconds()
-            fast = _median([look(browser, base + address) for _ in range(repeats)])
+            fast = _median_view([view_page(browser, base + address) for _ in range(repeats)])
             cpu = 1000 * (service.cpu_seconds() - began) / repeats
-            slow = _median([look(browser, base + address, slow=True) for _ in range(max(1, repeats // 2))])
+            slow = _median_view(
+                [view_page(browser, base + address, slow=True) for _ in range(max(1, repeats // 2))]
+            )
             print(
                 f"{name:28} {cpu:5.0f} {fast.paint:6.0f} {fast.largest:6.0f} {fast.blocking:5.0f}"
                 f" {fast.shift:6.3f} {fast.size / 1000:6.1f}"
@@ -149,7 +153,7 @@ def _measure(service: Service, repeats: int, pages: Sequence[str]) -> int:
     return bool(too_much)
 
 
-def look(browser: Any, address: str, *, slow: bool = False) -> Seen:
+def view_page(browser: Any, address: str, *, slow: bool = False) -> PageView:
     """One look at a page, with an empty cache."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     try:
@@ -169,26 +173,28 @@ def look(browser: Any, address: str, *, slow: bool = False) -> Seen:
         blocking = sum(
             max(0.0, took - _BLOCKING_MS) for began, took in seen["tasks"] if began + took > seen["paint"]
         )
-        return Seen(seen["paint"], seen["largest"], blocking, seen["shift"], sum(sizes))
+        return PageView(seen["paint"], seen["largest"], blocking, seen["shift"], sum(sizes))
     finally:
         context.close()
 
 
-def _median(looks: Sequence[Seen]) -> Seen:
-    def middle(name: str) -> Any:
+def _median_view(looks: Sequence[PageView]) -> PageView:
+    def median_field(name: str) -> Any:
         return statistics.median(getattr(each, name) for each in looks)
 
-    paint, largest, blocking, shift = (middle(name) for name in ("paint", "largest", "blocking", "shift"))
-    return Seen(paint, largest, blocking, shift, int(middle("size")))
+    paint, largest, blocking, shift = (
+        median_field(name) for name in ("paint", "largest", "blocking", "shift")
+    )
+    return PageView(paint, largest, blocking, shift, int(median_field("size")))
 
 
-def _follow(url: str, hosts: int) -> None:
+def _write_attributes(url: str, hosts: int) -> None:
     """Attributes of all hosts: their settings, and the use of two caches and of six guests.
 
     A hundredth of the hosts do not follow their settings, break promises and have a limited guest.
     """
 
-    def write(tx: WriteTransaction) -> None:
+    def write_attributes(tx: WriteTransaction) -> None:
         uuids = {uuid_of(f"numa-{number}"): number for number in range(hosts)}
         rows = []
         for each in tx.conn.execute(
@@ -212,17 +218,17 @@ def _follow(url: str, hosts: int) -> None:
                     told["neighbour.limit.0"] = f"{limited} memory_bandwidth: interference for {victim}"
                     told["agent.broken_promises"] = "2 cpus, 1 quiet"
                     told["fleet.trouble"] = "the revision generation 8 is not taken up: CPU 99 is not there"
-                rows += [_row(each.id, name, value) for name, value in told.items()]
+                rows += [_attribute_row(each.id, name, value) for name, value in told.items()]
         tx.conn.execute(sa.insert(tables.provider_attributes), rows)
 
     database = ServiceDatabase(url)
     try:
-        database.write(write)
+        database.write(write_attributes)
     finally:
         database.close()
 
 
-def _row(provider: int, name: str, value: str | float) -> dict[str, Any]:
+def _attribute_row(provider: int, name: str, value: str | float) -> dict[str, Any]:
     is_text = isinstance(value, str)
     return {
         "provider_id": provider,
@@ -232,9 +238,9 @@ def _row(provider: int, name: str, value: str | float) -> dict[str, Any]:
     }
 
 
-def _fill(port: int, hosts: int) -> None:
+def _place_guests(port: int, hosts: int) -> None:
     """Guests on one host, as many as a page has to draw, and one on each of some others."""
-    with Connection(port) as connection:
+    with ServiceConnection(port) as connection:
         for number in range(min(_GUESTS + _OTHERS, hosts)):
             host = "numa-1" if number < _GUESTS else f"numa-{number}"
             body = {
@@ -244,7 +250,7 @@ def _fill(port: int, hosts: int) -> None:
                 "consumer_generation": None,
                 "consumer_type": "INSTANCE",
             }
-            connection.expect("PUT", f"/allocations/{uuid_of(f'guest-{number}')}", body)
+            connection.expect_success("PUT", f"/allocations/{uuid_of(f'guest-{number}')}", body)
 
 
 if __name__ == "__main__":

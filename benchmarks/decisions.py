@@ -34,7 +34,7 @@ from placement_extras.planner.cluster_simulation import ClusterSimulation, guest
 from placement_extras.planner.drain_plan import displace_guests
 from placement_extras.planner.migration_plan import make_room, nearest_hosts
 
-Deed = Callable[[], object]
+DecisionCall = Callable[[], object]
 SECONDS: Final = 5.0
 DRAINED: Final = (1, 10)
 TOPOLOGIES: Final = (None, TopologyPolicy.BEST_EFFORT)
@@ -50,7 +50,7 @@ def parse(query: str) -> CandidatesRequest:
     return parse_candidates(parse_qsl(query, keep_blank_values=True), MAX)
 
 
-def explanations(trees: int) -> Iterator[tuple[str, Deed]]:
+def explanation_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
     """One of each query, on each world."""
     for world, asked in explaining.ASKED.items():
         snapshot = used_at_random(WORLDS[world], trees, random.Random(1))
@@ -64,7 +64,7 @@ def explanations(trees: int) -> Iterator[tuple[str, Deed]]:
             )
 
 
-def capacities(trees: int) -> Iterator[tuple[str, Deed]]:
+def capacity_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
     """One of each flavor, on each world."""
     for world, asked in capacity.ASKED.items():
         snapshot = used_at_random(WORLDS[world], trees, random.Random(1))
@@ -78,13 +78,13 @@ def capacities(trees: int) -> Iterator[tuple[str, Deed]]:
             )
 
 
-def placings(trees: int) -> Iterator[tuple[str, Deed]]:
+def placement_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
     """Where a claim goes, one after the other of random sizes."""
     snapshot, rng = used_at_random(WORLDS["nested"], trees, random.Random(1)), random.Random(2)
     for topology in TOPOLOGIES:
         for order in ((), (("pack", 1.0),)):
 
-            def deed(
+            def make_decision(
                 topology: TopologyPolicy | None = topology, order: tuple[tuple[str, float], ...] = order
             ) -> object:
                 amount = rng.randint(1, 16)
@@ -107,36 +107,39 @@ def placings(trees: int) -> Iterator[tuple[str, Deed]]:
 
             yield (
                 f"place of a claim, nested: {topology or 'no topology'}, {'by order' if order else 'any'}",
-                deed,
+                make_decision,
             )
 
 
-def moves(trees: int) -> Iterator[tuple[str, Deed]]:
+def move_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
     """Those of some drained hosts, and the moves that make room for a large guest, on full flat hosts."""
-    snapshot, held = occupied(trees)
+    snapshot, held = full_hosts(trees)
     for drained in DRAINED:
         roots = set(range(1, drained + 1))
         there = [each for each in held if each.provider_id in roots]
 
-        def deed(roots: set[int] = roots, there: Sequence[HeldAmount] = there) -> object:
+        def make_decision(roots: set[int] = roots, there: Sequence[HeldAmount] = there) -> object:
             guests = guests_of(snapshot, there, SearchBudget())
             return displace_guests(ClusterSimulation(snapshot, SearchBudget(seconds=SECONDS), roots), guests)
 
-        yield f"displaced of {drained} flat hosts ({len({each.consumer for each in there})} guests)", deed
+        yield (
+            f"displaced of {drained} flat hosts ({len({each.consumer for each in there})} guests)",
+            make_decision,
+        )
     for query in ("resources=VCPU:4,MEMORY_MB:45000", "resources=VCPU:4,MEMORY_MB:60000"):
         request = parse(query)
 
-        def making(request: CandidatesRequest = request) -> object:
+        def make_moves(request: CandidatesRequest = request) -> object:
             board = ClusterSimulation(snapshot, SearchBudget(seconds=SECONDS))
             hosts = nearest_hosts(board, request)
             roots = {tree.root.id for tree, _ in hosts}
             guests = guests_of(snapshot, [each for each in held if each.provider_id in roots], board.budget)
             return make_room(board, request, hosts, guests, all_known=True)
 
-        yield f"moves, flat: {query.partition('=')[2]}", making
+        yield f"moves, flat: {query.partition('=')[2]}", make_moves
 
 
-def filling(rng: random.Random) -> Iterator[tuple[int, int, int]]:
+def host_guests(rng: random.Random) -> Iterator[tuple[int, int, int]]:
     """Guests until a flat host is nearly full: how much each has of :data:`CLASSES`."""
     left = [1024, 392_448, 10_000]
     while left[1] >= SPARE:
@@ -146,12 +149,12 @@ def filling(rng: random.Random) -> Iterator[tuple[int, int, int]]:
             yield guest
 
 
-def occupied(trees: int) -> tuple[ModelSnapshot, list[HeldAmount]]:
+def full_hosts(trees: int) -> tuple[ModelSnapshot, list[HeldAmount]]:
     """Flat hosts that are nearly full of guests, and what these hold."""
     rng = random.Random(3)
     taken: dict[str, list[tuple[int, int, int]]] = {}
     for number in range(trees):
-        taken[uuid_of(f"flat-{number}")] = list(filling(rng))
+        taken[uuid_of(f"flat-{number}")] = list(host_guests(rng))
     names = CLASSES
     snapshot = snapshot_of(
         map(WORLDS["flat"].tree, range(trees)),
@@ -168,7 +171,12 @@ def occupied(trees: int) -> tuple[ModelSnapshot, list[HeldAmount]]:
     return snapshot, held
 
 
-PARTS: Final = {"explanations": explanations, "capacities": capacities, "placings": placings, "moves": moves}
+PARTS: Final = {
+    "explanations": explanation_calls,
+    "capacities": capacity_calls,
+    "placings": placement_calls,
+    "moves": move_calls,
+}
 
 
 def main() -> None:
@@ -186,10 +194,13 @@ def main() -> None:
                 deed()
                 work.append((time.thread_time() - cpu) * 1000)
                 clock.append((time.perf_counter() - began) * 1000)
-            print(f"{title:60} {percentiles(work)} ms of work, {percentiles(clock)} by the clock", flush=True)
+            print(
+                f"{title:60} {format_percentiles(work)} ms of work, {format_percentiles(clock)} by the clock",
+                flush=True,
+            )
 
 
-def percentiles(times: Sequence[float]) -> str:
+def format_percentiles(times: Sequence[float]) -> str:
     """The median, and what 95 and 99 of 100 stay within."""
     ordered = sorted(times)
     median, *most = (ordered[int(len(times) * share)] for share in (0.5, 0.95, 0.99))

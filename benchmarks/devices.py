@@ -23,12 +23,12 @@ from urllib.parse import parse_qsl
 import orjson
 
 from benchmarks.clouds import model_of
-from benchmarks.clouds_reference import fill, import_from
-from benchmarks.http import Connection, NoAnswer, Refused
-from benchmarks.mixed import GPU, Cloud, Guest
+from benchmarks.clouds_reference import fill_database, import_from
+from benchmarks.http import NoAnswer, RequestRefused, ServiceConnection
+from benchmarks.mixed import GPU, Guest, MixedCloud
 from benchmarks.reference import install
 from benchmarks.servers import OpenStack, Ours, Service
-from benchmarks.worlds import Provider, Tree, inventory
+from benchmarks.worlds import Tree, WorldProvider, inventory
 from placement.microversion import MAX
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.candidates import parse_candidates
@@ -57,7 +57,7 @@ optimize_for_wide_provider_trees = true
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceCloud(Cloud):
+class DeviceCloud(MixedCloud):
     """Hosts with devices below their NUMA nodes, or below the root without nodes, as Nova reports them.
 
     :param used: the share of devices that guests hold; with ``alike`` none, and all hosts are the same.
@@ -69,25 +69,25 @@ class DeviceCloud(Cloud):
     used: float = 0.0
     functions: int = 1
 
-    def pools(self) -> Tree:
+    def storage_pools(self) -> Tree:
         """No pools."""
         return []
 
-    def host(self, number: int) -> tuple[Tree, list[Guest]]:
+    def make_host(self, number: int) -> tuple[Tree, list[Guest]]:
         """One host, and the guests that hold its devices."""
         rng = random.Random(f"{self.seed} {self.name} {number}")
         size = 64 if self.alike else rng.randrange(32, 200)
-        root = Provider(
+        root = WorldProvider(
             f"{self.name}-{number}",
             None,
             {"VCPU": inventory(size), "MEMORY_MB": inventory(1024 * size), "DISK_GB": inventory(10 * size)},
         )
         nodes = [
-            Provider(f"{root.name}-n{at}", root.uuid, {"PCPU": inventory(size // 2)}, ("HW_NUMA_ROOT",))
+            WorldProvider(f"{root.name}-n{at}", root.uuid, {"PCPU": inventory(size // 2)}, ("HW_NUMA_ROOT",))
             for at in range(self.nodes)
         ]
         devices = [
-            Provider(
+            WorldProvider(
                 f"{root.name}-d{at}",
                 nodes[at * self.nodes // self.devices].uuid if nodes else root.uuid,
                 {GPU: inventory(self.functions)},
@@ -125,7 +125,7 @@ class DeviceQuestion:
     limit: int | None
 
     @property
-    def title(self) -> str:
+    def row_title(self) -> str:
         """Its words in tables."""
         return f"{self.groups} of {self.cloud.devices} ({self.cloud.name}), limit {self.limit or 'none'}"
 
@@ -137,7 +137,7 @@ class DeviceQuestion:
         return f"/allocation_candidates?resources=VCPU:4,MEMORY_MB:4096&{devices}&group_policy=none{limit}"
 
 
-def questions(hosts: int) -> Iterator[DeviceQuestion]:
+def device_questions(hosts: int) -> Iterator[DeviceQuestion]:
     """All questions: the worlds of two bugs of OpenStack, and a cloud of unlike hosts."""
     for limit in (None, 1000, 100):
         yield DeviceQuestion(CLOUDS["devices-8"], 1, 6, limit)
@@ -153,12 +153,12 @@ def questions(hosts: int) -> Iterator[DeviceQuestion]:
             yield DeviceQuestion(CLOUDS[name], number, 6, limit)
 
 
-def alone(hosts: int, count: int) -> Iterator[str]:
+def measure_alone(hosts: int, count: int) -> Iterator[str]:
     """The lines of the tables of this service alone."""
     models: dict[tuple[str, int], ModelSnapshot] = {}
     yield "| question | hosts | candidates | of hosts | distinct | CPU ms | search | order | render |"
     yield "| --- |" + " ---: |" * 8
-    for asked in questions(hosts):
+    for asked in device_questions(hosts):
         key = asked.cloud.name, asked.hosts
         if key not in models:
             models[key] = model_of(asked.cloud, asked.hosts)
@@ -170,7 +170,7 @@ def alone(hosts: int, count: int) -> Iterator[str]:
         for title, order in _ORDERS.items():
             snapshot = models[name, 1 if name == "nodes-16" else hosts]
             question = DeviceQuestion(CLOUDS[name], len(snapshot.trees), groups, None)
-            score, cpu = _place(snapshot, question, order, count)
+            score, cpu = _measure_claim(snapshot, question, order, count)
             yield f"| {groups} devices ({name}), {title} | {question.hosts:,} | {score:.3f} | {cpu:.1f} |"
     yield "\n| guests with | hosts | fit | CPU ms |"
     yield "| --- | ---: | ---: | ---: |"
@@ -183,7 +183,7 @@ def alone(hosts: int, count: int) -> Iterator[str]:
     ):
         snapshot = models[name, 1 if name.endswith("-16") else hosts]
         question = DeviceQuestion(CLOUDS[name], len(snapshot.trees), groups, None)
-        fit, cpu = _count(snapshot, question, count)
+        fit, cpu = _measure_count(snapshot, question, count)
         yield f"| {groups} devices ({name}) | {question.hosts:,} | {fit:,} | {cpu:.1f} |"
 
 
@@ -205,7 +205,7 @@ def _answer_line(asked: DeviceQuestion, snapshot: ModelSnapshot, count: int) -> 
     medians = [statistics.median(each) for each in zip(*parts, strict=True)]
     cells = [f"{each:.1f}" for each in (sum(medians), *medians)]
     numbers = f"{asked.hosts:,} | {len(candidates):,} | {len(roots):,} | {len(distinct):,}"
-    return f"| {asked.title} | {numbers} | {' | '.join(cells)} |"
+    return f"| {asked.row_title} | {numbers} | {' | '.join(cells)} |"
 
 
 def _distinct_key(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> Hashable:
@@ -214,7 +214,9 @@ def _distinct_key(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> Ha
     return frozenset(Counter([each.parent_id or each.id for each in providers]).items())
 
 
-def _place(snapshot: ModelSnapshot, asked: DeviceQuestion, order: Order, count: int) -> tuple[float, float]:
+def _measure_claim(
+    snapshot: ModelSnapshot, asked: DeviceQuestion, order: Order, count: int
+) -> tuple[float, float]:
     """Return the score and the median of milliseconds of CPU of an ordered claim."""
     request = parse_candidates(parse_qsl(asked.path.partition("?")[2]), MAX)
     owner = ConsumerOwnership("project", "user", "INSTANCE")
@@ -230,7 +232,7 @@ def _place(snapshot: ModelSnapshot, asked: DeviceQuestion, order: Order, count: 
     return score, statistics.median(took)
 
 
-def _count(snapshot: ModelSnapshot, asked: DeviceQuestion, count: int) -> tuple[int, float]:
+def _measure_count(snapshot: ModelSnapshot, asked: DeviceQuestion, count: int) -> tuple[int, float]:
     """Return how many guests fit, and the median of milliseconds of CPU of the count."""
     request = parse_candidates(parse_qsl(asked.path.partition("?")[2]), MAX)
     took, fit = [], 0
@@ -241,11 +243,11 @@ def _count(snapshot: ModelSnapshot, asked: DeviceQuestion, count: int) -> tuple[
     return fit, statistics.median(took)
 
 
-def beside(count: int, seconds: float) -> Iterator[str]:
+def measure_beside(count: int, seconds: float) -> Iterator[str]:
     """The lines of the table beside the reference: the worlds of the two bugs, one host each."""
     yield "| question | service | candidates | clock s | CPU s | memory MB |"
     yield "| --- | --- |" + " ---: |" * 4
-    for asked in questions(1):
+    for asked in device_questions(1):
         if asked.cloud.alike:
             yield from _beside_lines(asked, count, seconds)
 
@@ -259,7 +261,7 @@ def _beside_lines(asked: DeviceQuestion, count: int, seconds: float) -> Iterator
         theirs = OpenStack(source, folder, 1, 1, install())
         with theirs:
             pass
-        fill(source, asked.cloud, asked.hosts)
+        fill_database(source, asked.cloud, asked.hosts)
         ours = Ours(target, folder, 1, 1)
         with ours:
             pass
@@ -270,31 +272,30 @@ def _beside_lines(asked: DeviceQuestion, count: int, seconds: float) -> Iterator
             service.start()
             cells = _asked_service(service, asked.path, count, seconds)
             title = f"{service.name}, for wide trees" if configured else service.name
-            yield f"| {asked.title} | {title} | {cells} |"
+            yield f"| {asked.row_title} | {title} | {cells} |"
             service.stop()
 
 
 def _asked_service(service: Service, path: str, count: int, seconds: float) -> str:
     """Return the cells of a service: candidates, seconds and memory, or why there are none."""
     clock, cpu, candidates = [], [], 0
-    with Connection(service.port, seconds) as connection:
+    with ServiceConnection(service.port, seconds) as connection:
         for _ in range(count):
             began, worked = time.perf_counter(), service.cpu_seconds()
             try:
-                body = connection.expect("GET", path)
-            except (NoAnswer, Refused) as error:
+                body = connection.expect_success("GET", path)
+            except (NoAnswer, RequestRefused) as error:
                 reason, took = str(error).rpartition(": ")[2], time.perf_counter() - began
-                return (
-                    f"{reason} | {took:.1f} | {service.cpu_seconds() - worked:.1f} | {_memory(service):.0f}"
-                )
+                cpu_used, memory = service.cpu_seconds() - worked, _worker_memory(service)
+                return f"{reason} | {took:.1f} | {cpu_used:.1f} | {memory:.0f}"
             clock.append(time.perf_counter() - began)
             cpu.append(service.cpu_seconds() - worked)
             candidates = len(orjson.loads(body)["allocation_requests"])
     medians = f"{statistics.median(clock):.3f} | {statistics.median(cpu):.3f}"
-    return f"{candidates:,} | {medians} | {_memory(service):.0f}"
+    return f"{candidates:,} | {medians} | {_worker_memory(service):.0f}"
 
 
-def _memory(service: Service) -> float:
+def _worker_memory(service: Service) -> float:
     """Return the memory of the workers in MB."""
     return sum([each.memory_info().rss for each in service.worker_processes()]) / 1e6
 
@@ -308,7 +309,9 @@ def main() -> None:
     top.add_argument("--seconds", type=float, default=120.0, help="to wait for an answer of a service")
     options = top.parse_args()
     count = options.count
-    lines = beside(count, options.seconds) if options.reference else alone(options.hosts, count)
+    lines = (
+        measure_beside(count, options.seconds) if options.reference else measure_alone(options.hosts, count)
+    )
     for line in lines:
         print(line, flush=True)
 

@@ -19,7 +19,7 @@ from benchmarks.machine_speed import addition_seconds
 from benchmarks.mixed import CLOUDS, DISABLED, NIC
 from benchmarks.models import Inventories, snapshot_of
 from benchmarks.queries import QUERIES
-from benchmarks.worlds import LLC, MBA, WORLDS, Provider, World, aggregate, uuid_of
+from benchmarks.worlds import LLC, MBA, WORLDS, ProviderWorld, WorldProvider, aggregate_uuid, uuid_of
 from placement.api.garbage import GcScheduler
 from placement.microversion import MAX
 from placement.read_model.snapshot import ModelSnapshot
@@ -38,7 +38,7 @@ ASKED: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
             "rare and crowded",
             "resources=DISK_GB:1990&resources_NUMA=VCPU:120,MEMORY_MB:126000&resources_FPGA=FPGA:4"
             "&same_subtree=_NUMA,_FPGA&group_policy=none&required_FPGA=CUSTOM_FPGA_INTEL"
-            f"&member_of={aggregate(1)}&root_required=STORAGE_DISK_SSD",
+            f"&member_of={aggregate_uuid(1)}&root_required=STORAGE_DISK_SSD",
         ),
         (
             "another tree",
@@ -59,7 +59,7 @@ ASKED: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
         (
             "traits and aggregate",
             "resources=VCPU:1000,MEMORY_MB:380000,DISK_GB:20&required=CUSTOM_GOLD,!STORAGE_DISK_SSD"
-            f"&member_of={aggregate(1)}",
+            f"&member_of={aggregate_uuid(1)}",
         ),
     ),
 }
@@ -82,16 +82,16 @@ IN_CLOUDS: Final[Sequence[tuple[str, str]]] = (
 """What is asked of the clouds of unlike hosts, nearly full."""
 
 
-def used_at_random(world: World, trees: int, rng: random.Random) -> ModelSnapshot:
+def used_at_random(world: ProviderWorld, trees: int, rng: random.Random) -> ModelSnapshot:
     """The read model of so many trees, of each of which something is used."""
 
-    def used(provider: Provider, inventories: Inventories) -> dict[str, int]:
+    def random_use(provider: WorldProvider, inventories: Inventories) -> dict[str, int]:
         return {
             name: rng.randrange(each.capacity + 1) // each.step_size * each.step_size
             for name, each in inventories.items()
         }
 
-    return snapshot_of(map(world.tree, range(trees)), used)
+    return snapshot_of(map(world.tree, range(trees)), random_use)
 
 
 def main() -> None:
@@ -119,8 +119,8 @@ def main() -> None:
                 clock.append((time.perf_counter() - began) * 1000)
             # the first request for a set of classes computes where the trees have them
             print(
-                f"{name:8} {title:30} first {work[0]:6.1f}, then {shown(work[1:])} ms of work,"
-                f" {shown(clock[1:])} ms by the clock, "
+                f"{name:8} {title:30} first {work[0]:6.1f}, then {format_times(work[1:])} ms of work,"
+                f" {format_times(clock[1:])} ms by the clock, "
                 f"{explanation.fitting} of {explanation.hosts} hosts"
                 + (f", incomplete: {', '.join(explanation.incomplete)}" if explanation.incomplete else "")
             )
@@ -128,7 +128,7 @@ def main() -> None:
                 print(f"         {explanation_sentence(explanation)}")
 
 
-def shown(times: Sequence[float]) -> str:
+def format_times(times: Sequence[float]) -> str:
     """The median, and what 95 of 100 stay within."""
     ordered = sorted(times)
     return f"{ordered[len(times) // 2]:6.1f} (p95 {ordered[int(len(times) * 0.95)]:6.1f})"

@@ -30,7 +30,7 @@ from typing import Final
 import orjson
 from keystoneauth1 import adapter, session, token_endpoint
 
-from benchmarks.http import Connection, NoAnswer
+from benchmarks.http import NoAnswer, ServiceConnection
 from benchmarks.servers import Ours, Service, ServiceFailed
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.loops.base import pause
@@ -55,7 +55,7 @@ _OWNER: Final = {
 
 
 @dataclass
-class Taken:
+class RequestTimes:
     """Milliseconds of what succeeded, and how much did not."""
 
     times: list[float] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Taken:
         else:
             self.times.append(1000 * (time.perf_counter() - began))
 
-    def shown(self, seconds: float) -> str:
+    def describe(self, seconds: float) -> str:
         """The median, the 99th percentile, how many a second, and failures."""
         if not self.times:
             return "none"
@@ -81,7 +81,7 @@ class Taken:
         return f"{statistics.median(self.times):.1f} / {p99:.1f} ms, {rate:.0f}/s{failed}"
 
 
-class Agent:
+class SimulatedAgent:
     """One simulated host."""
 
     def __init__(self, port: int, number: int) -> None:
@@ -89,9 +89,9 @@ class Agent:
         opened = session.Session(token_endpoint.Token(endpoint, "admin"), timeout=60)
         self.client = PlacementClient(adapter.Adapter(opened, endpoint_override=endpoint))
         self.reporter = HostReporter(self.client, {}, lambda owned: None)
-        self.tree = _tree(number)
+        self.tree = _host_tree(number)
 
-    def report(self) -> None:
+    def report_host(self) -> None:
         """What an agent does in each round, as far as the service has to do with it."""
         self.reporter.report_tree(self.tree)
         if self.reporter.take_listing() is None:
@@ -99,7 +99,7 @@ class Agent:
                 self.client.provider_allocations(each.uuid)
 
 
-def _tree(number: int) -> ProviderTree:
+def _host_tree(number: int) -> ProviderTree:
     rng = random.Random(number)
     uuids = [str(uuid.UUID(int=rng.getrandbits(128), version=4)) for _ in range(5)]
     name = f"host-{number}"
@@ -120,9 +120,9 @@ def _tree(number: int) -> ProviderTree:
     return ProviderTree(tuple(nodes))
 
 
-def _reports(agents: Sequence[Agent], interval: float, seconds: float) -> Taken:
+def _reports(agents: Sequence[SimulatedAgent], interval: float, seconds: float) -> RequestTimes:
     """All agents at their intervals, from some time in the first on."""
-    taken = Taken()
+    taken = RequestTimes()
     due = [(random.uniform(0, interval), number) for number in range(len(agents))]
     heapq.heapify(due)
     began, lock = time.monotonic(), threading.Lock()
@@ -134,7 +134,7 @@ def _reports(agents: Sequence[Agent], interval: float, seconds: float) -> Taken:
             if at >= seconds or time.monotonic() - began >= seconds:
                 return  # a service that cannot keep up is asked less, which the rate shows
             time.sleep(max(0.0, began + at - time.monotonic()))
-            taken.add(agents[number].report)
+            taken.add(agents[number].report_host)
             with lock:
                 heapq.heappush(due, (at + pause(0, interval, interval, random.random), number))
 
@@ -144,14 +144,14 @@ def _reports(agents: Sequence[Agent], interval: float, seconds: float) -> Taken:
     return taken
 
 
-def _schedulings(port: int, rate: float, seconds: float) -> Taken:
+def _schedule_guests(port: int, rate: float, seconds: float) -> RequestTimes:
     """Candidates and a claim, so many times a second; guests go again, the oldest first."""
-    taken, began = Taken(), time.monotonic()
+    taken, began = RequestTimes(), time.monotonic()
     held: deque[str] = deque()
-    with Connection(port, 60.0) as connection:
+    with ServiceConnection(port, 60.0) as connection:
 
-        def schedule() -> None:
-            answer = connection.expect("GET", random.choice(_QUESTIONS))
+        def schedule_guest() -> None:
+            answer = connection.expect_success("GET", random.choice(_QUESTIONS))
             consumer = str(uuid.uuid4())
             chosen = random.choice(orjson.loads(answer)["allocation_requests"])
             status, _ = connection.send("PUT", f"/allocations/{consumer}", orjson.dumps({**chosen, **_OWNER}))
@@ -163,7 +163,7 @@ def _schedulings(port: int, rate: float, seconds: float) -> Taken:
             time.sleep(max(0.0, began + number / rate - time.monotonic()))
             if time.monotonic() - began >= seconds:
                 break
-            taken.add(schedule)
+            taken.add(schedule_guest)
             if len(held) > _HELD:
                 connection.send("DELETE", f"/allocations/{held.popleft()}")
         for consumer in held:
@@ -171,17 +171,17 @@ def _schedulings(port: int, rate: float, seconds: float) -> Taken:
     return taken
 
 
-def _both(
-    service: Service, agents: Sequence[Agent], rate: float, options: argparse.Namespace
+def _measure_both(
+    service: Service, agents: Sequence[SimulatedAgent], rate: float, options: argparse.Namespace
 ) -> Sequence[str]:
     """A row: reports and schedulings at once, with the CPU of the service as a share of one."""
     seconds = options.seconds
     context = multiprocessing.get_context("spawn")
     before, began = service.cpu_seconds(), time.monotonic()
-    taken, scheduled = Taken(), Taken()
+    taken, scheduled = RequestTimes(), RequestTimes()
     with ProcessPoolExecutor(_CLIENTS, mp_context=context) as pool:
         shares = [
-            pool.submit(_schedulings, service.port, rate / _CLIENTS, seconds)
+            pool.submit(_schedule_guests, service.port, rate / _CLIENTS, seconds)
             for _ in range(_CLIENTS if rate else 0)
         ]
         if agents:
@@ -196,7 +196,7 @@ def _both(
         per = f"{1000 * cpu / len(taken.times):.2f} a report"
     elif not taken.times and scheduled.times:
         per = f"{1000 * cpu / len(scheduled.times):.2f} a scheduling, with its release"
-    return (taken.shown(seconds), scheduled.shown(seconds), f"{100 * cpu / elapsed:.0f} %", per)
+    return (taken.describe(seconds), scheduled.describe(seconds), f"{100 * cpu / elapsed:.0f} %", per)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -226,27 +226,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tempfile.TemporaryDirectory(prefix="placement-fleet-") as folder,
             Ours(server.fresh_database(), Path(folder), 2, 4) as service,
         ):
-            agents = [Agent(service.port, number) for number in range(options.agents)]
-            before, first, began = service.cpu_seconds(), Taken(), time.monotonic()
+            agents = [SimulatedAgent(service.port, number) for number in range(options.agents)]
+            before, first, began = service.cpu_seconds(), RequestTimes(), time.monotonic()
             with ThreadPoolExecutor(_THREADS) as pool:
-                list(pool.map(lambda agent: first.add(agent.report), agents))
+                list(pool.map(lambda agent: first.add(agent.report_host), agents))
             cpu = 1000 * (service.cpu_seconds() - before) / len(agents)
             rows.append(
-                ("first reports", first.shown(time.monotonic() - began), "", "", f"{cpu:.2f} a report")
+                ("first reports", first.describe(time.monotonic() - began), "", "", f"{cpu:.2f} a report")
             )
             for agent in agents:
-                agent.report()  # what each wrote itself it reads once
+                agent.report_host()  # what each wrote itself it reads once
             for name, some, rate in (
                 ("reports alone", agents, 0.0),
                 ("schedulings alone", [], options.rate),
                 ("both", agents, options.rate),
             ):
-                rows.append((name, *_both(service, some, rate, options)))
+                rows.append((name, *_measure_both(service, some, rate, options)))
             for agent in agents:
                 agent.client.has_trees = lambda: False  # type: ignore[method-assign]  # as of a stock one
-                agent.report()
-            rows.append(("ordinary reports alone", *_both(service, agents, 0.0, options)))
-            rows.append(("ordinary reports, both", *_both(service, agents, options.rate, options)))
+                agent.report_host()
+            rows.append(("ordinary reports alone", *_measure_both(service, agents, 0.0, options)))
+            rows.append(("ordinary reports, both", *_measure_both(service, agents, options.rate, options)))
     except ServiceFailed as error:
         print(error, file=sys.stderr)
         return 1

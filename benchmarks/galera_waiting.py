@@ -15,7 +15,7 @@ from typing import Final
 import sqlalchemy as sa
 from prettytable import PrettyTable
 
-from benchmarks.measure import MIN_REPEATS, interleave
+from benchmarks.measure import MIN_REPEATS, interleave_repeats
 from placement.db import migration
 from placement.db.database import ServiceDatabase
 from placement.db.engine import PoolOptions
@@ -56,11 +56,12 @@ def main() -> int:
             for name, mask in (("7", 7), ("0", 0))
         }
         for load, urls in (("quiet", ()), ("write", others)):
-            with _writing(urls):
+            with _busy_writers(urls):
                 for what, action in ACTIONS.items():
-                    calls = {name: _timed(action, database) for name, database in sides.items()}
+                    calls = {name: _repeat_action(action, database) for name, database in sides.items()}
                     medians = {
-                        name: s.median or 0.0 for name, s in interleave(calls, arguments.repeats).items()
+                        name: s.median_value or 0.0
+                        for name, s in interleave_repeats(calls, arguments.repeats).items()
                     }
                     ratio = medians["7"] / medians["0"]
                     table.add_row([load, what, *(f"{medians[name]:.2f}" for name in "70"), f"{ratio:.2f}"])
@@ -70,21 +71,21 @@ def main() -> int:
     return 0
 
 
-def _timed(action: Action, database: ServiceDatabase) -> Callable[[], float]:
+def _repeat_action(action: Action, database: ServiceDatabase) -> Callable[[], float]:
     """A repeat: milliseconds for one of as many as fit into it."""
 
-    def repeat() -> float:
+    def time_repeat() -> float:
         began, count = time.perf_counter(), 0
         while (spent := time.perf_counter() - began) < _SECONDS_PER_REPEAT:
             action(database)
             count += 1
         return 1000 * spent / count
 
-    return repeat
+    return time_repeat
 
 
 @contextmanager
-def _writing(urls: Sequence[str]) -> Iterator[None]:
+def _busy_writers(urls: Sequence[str]) -> Iterator[None]:
     """Writers on these nodes, one each, that touch what nobody else does."""
     ended = threading.Event()
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import orjson
 
-from benchmarks.clients import Clients
-from benchmarks.http import Connection, Refused
+from benchmarks.clients import ClientPool
+from benchmarks.http import RequestRefused, ServiceConnection
 from benchmarks.loading import load_directly
-from benchmarks.measure import Latency, Result, Sample, interleave
+from benchmarks.measure import ComparisonResult, LatencyMeasurement, RepeatSample, interleave_repeats
 from benchmarks.queries import QUERIES
 from benchmarks.reading import AGAIN
 from benchmarks.servers import Ours
@@ -31,17 +31,19 @@ _WRITES: Final = 20
 _SECONDS_TO_WRITE: Final = 120.0
 
 
-def measure(server: DatabaseServer, folder: Path, sizes: Sequence[int], repeats: int) -> Iterator[Result]:
+def measure_growth(
+    server: DatabaseServer, folder: Path, sizes: Sequence[int], repeats: int
+) -> Iterator[ComparisonResult]:
     """The results of each size, one after the other, and how the largest compares with the one before."""
-    latencies: dict[int, dict[str, Result]] = {}
+    latencies: dict[int, dict[str, ComparisonResult]] = {}
     for hosts in sizes:
         url = server.fresh_database()
         migration.upgrade_schema(url)
         began = time.perf_counter()
         providers = load_directly(url, WORLDS["numa"], hosts)
-        loading = Sample([time.perf_counter() - began])
+        loading = RepeatSample([time.perf_counter() - began])
         section = f"growth: {hosts:,} numa hosts, {providers:,} providers"
-        yield Result(section, "loaded with SQL", "s", loading)
+        yield ComparisonResult(section, "loaded with SQL", "s", loading)
         with ExitStack() as stack:
             began = time.perf_counter()
             first = stack.enter_context(Ours(url, folder, workers=1, threads=4))
@@ -54,70 +56,74 @@ def measure(server: DatabaseServer, folder: Path, sizes: Sequence[int], repeats:
             yield from _two_workers(section, first, second, hosts)
         server.drop_database(url)
     for smaller, larger in pairwise(sizes):
-        yield from _growth(smaller, larger, latencies[smaller], latencies[larger])
+        yield from _compare_sizes(smaller, larger, latencies[smaller], latencies[larger])
 
 
-def _growth(
-    smaller: int, larger: int, before: Mapping[str, Result], after: Mapping[str, Result]
-) -> Iterator[Result]:
+def _compare_sizes(
+    smaller: int, larger: int, before: Mapping[str, ComparisonResult], after: Mapping[str, ComparisonResult]
+) -> Iterator[ComparisonResult]:
     """How many times longer each limited query takes on the larger world."""
     bound = _MAX_GROWTH.get((smaller, larger))
     for query in QUERIES["numa"]:
         few, many = before.get(query.name), after.get(query.name)
-        if few is not None and many is not None and few.ours.median:
-            times = Sample([value / few.ours.median for value in many.ours.values])
-            yield Result(f"growth: from {smaller:,} to {larger:,} hosts", query.name, "x", times, bound=bound)
+        if few is not None and many is not None and few.ours.median_value:
+            times = RepeatSample([value / few.ours.median_value for value in many.ours.values])
+            yield ComparisonResult(
+                f"growth: from {smaller:,} to {larger:,} hosts", query.name, "x", times, bound=bound
+            )
 
 
-def _one_size(section: str, service: Ours, hosts: int, repeats: int, began: float) -> Iterator[Result]:
-    with Connection(service.port) as connection:
+def _one_size(
+    section: str, service: Ours, hosts: int, repeats: int, began: float
+) -> Iterator[ComparisonResult]:
+    with ServiceConnection(service.port) as connection:
         ready = time.perf_counter()
-        _check(connection, hosts)
+        _check_loading(connection, hosts)
         cold = time.perf_counter() - ready
-        yield Result(
+        yield ComparisonResult(
             section,
             "cold start: a new worker's first answer",
             "s",
-            Sample([_respawned(service, connection) for _ in range(3)]),
+            RepeatSample([_respawn_seconds(service, connection) for _ in range(3)]),
             bound=_COLD_SECONDS.get(hosts),
             notes={"first query after the start of the service": cold, "start of the service": ready - began},
         )
-        queries = [query for query in QUERIES["numa"] if query.limited]
+        queries = [query for query in QUERIES["numa"] if query.is_limited]
         for query in queries:
-            ours = Latency(connection, query.paths(), service.cpu_seconds)
-            again = Latency(connection, repeat(query.path()), service.cpu_seconds)
-            samples = interleave({"ours": ours, AGAIN: again}, repeats)
-            yield Result(
+            ours = LatencyMeasurement(connection, query.member_paths(), service.cpu_seconds)
+            again = LatencyMeasurement(connection, repeat(query.path()), service.cpu_seconds)
+            samples = interleave_repeats({"ours": ours, AGAIN: again}, repeats)
+            yield ComparisonResult(
                 section,
                 query.name,
                 "ms",
                 samples["ours"],
                 again=samples[AGAIN],
                 bound=_LIMITED_MS.get(hosts),
-                cpu={"ours": ours.cpu, AGAIN: again.cpu},
+                cpu={"ours": ours.median_cpu, AGAIN: again.median_cpu},
             )
-        yield _memory(section, "memory of a worker", service, _WORKER_MB.get(hosts))
+        yield _worker_memory(section, "memory of a worker", service, _WORKER_MB.get(hosts))
         began = time.perf_counter()
-        answer = connection.expect("GET", QUERIES["numa"][0].path())
+        answer = connection.expect_success("GET", QUERIES["numa"][0].path())
         seconds = time.perf_counter() - began
-        yield Result(
+        yield ComparisonResult(
             section,
             f"all {len(orjson.loads(answer)['allocation_requests']):,} candidates, once",
             "ms",
-            Sample([seconds * 1000]),
+            RepeatSample([seconds * 1000]),
             notes={"MB": len(answer) / 1e6},
         )
-        yield _memory(section, "memory of a worker after that", service, None)
+        yield _worker_memory(section, "memory of a worker after that", service, None)
 
 
-def _check(connection: Connection, hosts: int) -> None:
+def _check_loading(connection: ServiceConnection, hosts: int) -> None:
     """Make sure that what was loaded with SQL is what REST would have loaded."""
     tree = WORLDS["numa"].tree(hosts - 1)
     shown = _get(connection, f"/resource_providers?in_tree={tree[0].uuid}")["resource_providers"]
     if {each["uuid"]: each["parent_provider_uuid"] for each in shown} != {
         each.uuid: each.parent for each in tree
     }:
-        raise Refused(f"the tree of {tree[0].name} was not loaded as it should be: {shown}")
+        raise RequestRefused(f"the tree of {tree[0].name} was not loaded as it should be: {shown}")
     for provider in tree:
         place = f"/resource_providers/{provider.uuid}"
         inventories = _get(connection, f"{place}/inventories")["inventories"]
@@ -126,99 +132,103 @@ def _check(connection: Connection, hosts: int) -> None:
         if totals != {name: each["total"] for name, each in provider.inventories.items()} or traits != set(
             provider.traits
         ):
-            raise Refused(f"{provider.name} was not loaded as it should be: {totals}, {traits}")
+            raise RequestRefused(f"{provider.name} was not loaded as it should be: {totals}, {traits}")
 
 
-def _from_file(section: str, service: Ours, file: Path) -> Result:
+def _from_file(section: str, service: Ours, file: Path) -> ComparisonResult:
     """As a cold start, of a worker that finds the file that another has written."""
     deadline = time.monotonic() + _SECONDS_TO_WRITE
-    with Connection(service.port) as connection:
-        connection.expect("GET", QUERIES["numa"][1].path())
+    with ServiceConnection(service.port) as connection:
+        connection.expect_success("GET", QUERIES["numa"][1].path())
         while not file.exists():
             if time.monotonic() > deadline:
-                raise Refused(f"no worker has written {file} in time")
+                raise RequestRefused(f"no worker has written {file} in time")
             time.sleep(0.05)
-        starts = Sample([_respawned(service, connection) for _ in range(3)])
+        starts = RepeatSample([_respawn_seconds(service, connection) for _ in range(3)])
     notes = {"MB": file.stat().st_size / 1e6}
-    return Result(section, "cold start from the model file", "s", starts, notes=notes)
+    return ComparisonResult(section, "cold start from the model file", "s", starts, notes=notes)
 
 
-def _respawned(service: Ours, connection: Connection) -> float:
+def _respawn_seconds(service: Ours, connection: ServiceConnection) -> float:
     """Seconds from the end of the only worker to the first answer of the one that follows it."""
     (worker,) = service.worker_processes()
     began = time.perf_counter()
     worker.kill()
     connection.close()
-    connection.expect("GET", QUERIES["numa"][1].path())
+    connection.expect_success("GET", QUERIES["numa"][1].path())
     return time.perf_counter() - began
 
 
-def _memory(section: str, name: str, service: Ours, bound: float | None) -> Result:
+def _worker_memory(section: str, name: str, service: Ours, bound: float | None) -> ComparisonResult:
     (worker,) = service.worker_processes()
     full = worker.memory_full_info()
     notes = {"PSS MB": full.pss / 1e6, "USS MB": full.uss / 1e6}
-    return Result(section, name, "MB", Sample([full.rss / 1e6]), bound=bound, notes=notes)
+    return ComparisonResult(section, name, "MB", RepeatSample([full.rss / 1e6]), bound=bound, notes=notes)
 
 
-def _two_workers(section: str, first: Ours, second: Ours, hosts: int) -> Iterator[Result]:
+def _two_workers(section: str, first: Ours, second: Ours, hosts: int) -> Iterator[ComparisonResult]:
     """Claims on one worker, looked for on the other: each must be in the very next answer there."""
     step = max(1, hosts // _WRITES)
-    with Connection(first.port) as writer, Connection(second.port) as reader:
+    with ServiceConnection(first.port) as writer, ServiceConnection(second.port) as reader:
         quiet, after = [], []
         missing = 0
         for number in range(0, step * _WRITES, step):
             numa = uuid_of(f"numa-{number}-numa0")
             look = f"/allocation_candidates?resources=PCPU:1&in_tree={numa}"
-            before = _used(reader, look, numa)
+            before = _used_pcpus(reader, look, numa)
             began = time.perf_counter()
-            _used(reader, look, numa)
+            _used_pcpus(reader, look, numa)
             quiet.append((time.perf_counter() - began) * 1000)
-            _claim(writer, numa)
+            _claim_pcpu(writer, numa)
             began = time.perf_counter()
-            missing += _used(reader, look, numa) != before + 1
+            missing += _used_pcpus(reader, look, numa) != before + 1
             after.append((time.perf_counter() - began) * 1000)
-        yield Result(section, "answer of worker B when nothing changed", "ms", Sample(quiet))
-        yield Result(
+        yield ComparisonResult(section, "answer of worker B when nothing changed", "ms", RepeatSample(quiet))
+        yield ComparisonResult(
             section,
             "answer of worker B to what A just wrote",
             "ms",
-            Sample(after),
+            RepeatSample(after),
             notes={"writes": _WRITES, "answers without the write": missing},
         )
         if missing:
-            raise Refused(f"{missing} of {_WRITES} answers lacked a committed write")
+            raise RequestRefused(f"{missing} of {_WRITES} answers lacked a committed write")
         yield _under_load(section, first, reader, hosts)
 
 
-def _under_load(section: str, first: Ours, reader: Connection, hosts: int) -> Result:
+def _under_load(section: str, first: Ours, reader: ServiceConnection, hosts: int) -> ComparisonResult:
     """The latency of a query on one worker while a client claims on the other without a pause."""
     providers = [uuid_of(f"numa-{number}-numa0") for number in range(hosts)]
-    query = next(query for query in QUERIES["numa"] if query.limited)
-    paths = query.paths()
+    query = next(query for query in QUERIES["numa"] if query.is_limited)
+    paths = query.member_paths()
     times: list[float] = []
-    with Clients(1) as clients:
+    with ClientPool(1) as clients:
         (load,) = clients.begin_claims(first.port, providers, 3.0, {"PCPU": 1})
         time.sleep(0.3)
         while not load.done():
             began = time.perf_counter()
-            reader.expect("GET", next(paths))
+            reader.expect_success("GET", next(paths))
             times.append((time.perf_counter() - began) * 1000)
         work = load.result()
     notes: dict[str, Any] = {
-        "claims/s meanwhile": round(work.rate),
+        "claims/s meanwhile": round(work.success_rate),
         "queries": len(times),
         "95 % within ms": sorted(times)[int(len(times) * 0.95)],
     }
-    return Result(
-        section, f"{query.name}, while A is written to", "ms", Sample([statistics.median(times)]), notes=notes
+    return ComparisonResult(
+        section,
+        f"{query.name}, while A is written to",
+        "ms",
+        RepeatSample([statistics.median(times)]),
+        notes=notes,
     )
 
 
-def _used(connection: Connection, path: str, provider: str) -> int:
+def _used_pcpus(connection: ServiceConnection, path: str, provider: str) -> int:
     return int(_get(connection, path)["provider_summaries"][provider]["resources"]["PCPU"]["used"])
 
 
-def _claim(connection: Connection, provider: str) -> None:
+def _claim_pcpu(connection: ServiceConnection, provider: str) -> None:
     body = {
         "allocations": {provider: {"resources": {"PCPU": 1}}},
         "project_id": "project",
@@ -226,8 +236,8 @@ def _claim(connection: Connection, provider: str) -> None:
         "consumer_generation": None,
         "consumer_type": "INSTANCE",
     }
-    connection.expect("PUT", f"/allocations/{uuid.uuid4()}", body)
+    connection.expect_success("PUT", f"/allocations/{uuid.uuid4()}", body)
 
 
-def _get(connection: Connection, path: str) -> Any:
-    return orjson.loads(connection.expect("GET", path))
+def _get(connection: ServiceConnection, path: str) -> Any:
+    return orjson.loads(connection.expect_success("GET", path))

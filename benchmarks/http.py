@@ -16,11 +16,11 @@ class NoAnswer(Exception):
     """The service did not answer in time, or broke the connection; the message says which."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The service answered with an error; the message has its status and text."""
 
 
-class Connection:
+class ServiceConnection:
     """Requests of an administrator at microversion 1.39, one after the other."""
 
     def __init__(self, port: int, seconds: float = 120.0) -> None:
@@ -69,7 +69,7 @@ class Connection:
         response = self._connection.getresponse()
         return response.status, response.read()
 
-    def expect(self, method: str, path: str, body: Any = None) -> bytes:
+    def expect_success(self, method: str, path: str, body: Any = None) -> bytes:
         """The body of a successful answer.
 
         :raises NoAnswer, Refused: naming the request.
@@ -77,5 +77,5 @@ class Connection:
         sent = None if body is None else json.dumps(body).encode()
         status, answer = self.send(method, path, sent)
         if status >= 400:
-            raise Refused(f"{method} {path[:200]}: {status} {answer[:300].decode(errors='replace')}")
+            raise RequestRefused(f"{method} {path[:200]}: {status} {answer[:300].decode(errors='replace')}")
         return answer

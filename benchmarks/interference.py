@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from benchmarks.interference_worlds import KINDS, STEP, Limits, Use, World, world
+from benchmarks.interference_worlds import KINDS, STEP, GuestWorld, Limits, StepUse, make_world
 from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw_chart
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.interference.cases import CaseVerdict
@@ -49,7 +49,7 @@ def watches_of(names: Iterable[str]) -> tuple[InterferenceWatch, ...]:
 WATCHES = watches_of(SIGNAL_NAMES)
 
 
-class Controller:
+class IdleController:
     """Nobody: limits that never change."""
 
     decisions: tuple[CaseDecision, ...] = ()
@@ -57,11 +57,11 @@ class Controller:
     def __init__(self) -> None:
         self.limits: Limits = {}
 
-    def take(self, sample: GuestSamples) -> None:
+    def decide_limits(self, sample: GuestSamples) -> None:
         """Decide by another sample."""
 
 
-class Agent(Controller):
+class AgentController(IdleController):
     """What the agent decides."""
 
     def __init__(self, watches: tuple[InterferenceWatch, ...] = WATCHES) -> None:
@@ -69,13 +69,13 @@ class Agent(Controller):
         self.watches = watches
         self.state, self.samples = InterferenceState(), ()
 
-    def take(self, sample: GuestSamples) -> None:
+    def decide_limits(self, sample: GuestSamples) -> None:
         self.samples: tuple[GuestSamples, ...] = (*self.samples[-59:], sample)
         self.state, self.decisions = advance_state(self.watches, ThrottleSteps(), self.state, self.samples)
         self.limits = self.state.guest_limits()
 
 
-class Minimum(Controller):
+class MinimumController(IdleController):
     """As PRM does: all of lower classes to the minimum at once, and a step back after three clean rounds.
 
     By the same signals and thresholds as the agent, so that what differs is what is done about it.
@@ -85,7 +85,7 @@ class Minimum(Controller):
         super().__init__()
         self.state, self.steps, self.clean = InterferenceState(), ThrottleSteps(), Counter[str]()
 
-    def take(self, sample: GuestSamples) -> None:
+    def decide_limits(self, sample: GuestSamples) -> None:
         self.state = InterferenceState(tracks=observe_signals(WATCHES, self.state, sample))
         limits = {guest: dict(found) for guest, found in self.limits.items()}
         for watch in WATCHES:
@@ -111,7 +111,7 @@ class Minimum(Controller):
 
 
 @dataclass
-class Action:
+class LimitAction:
     """A guest that was limited for another one: when, whether that was right, and whether it was held."""
 
     time: float
@@ -123,33 +123,33 @@ class Action:
 
 
 @dataclass
-class Trace:
+class WorldTrace:
     """One world with one controller: the uses of each step, and what was done."""
 
-    uses: list[dict[str, Use]] = field(default_factory=list)
+    uses: list[dict[str, StepUse]] = field(default_factory=list)
     limits: list[Limits] = field(default_factory=list)
-    actions: list[Action] = field(default_factory=list)
+    actions: list[LimitAction] = field(default_factory=list)
     returned: bool = True
 
 
-def play(one: World, controller: Controller, quiet: bool = False) -> Trace:
+def play_world(one: GuestWorld, controller: IdleController, quiet: bool = False) -> WorldTrace:
     """A world from its beginning, and on until nobody is limited."""
-    one, trace = one.fresh(), Trace()
+    one, trace = one.fresh_copy(), WorldTrace()
     for number in range(one.length + AFTER):
         if number >= one.length and not controller.limits:
             break
-        uses = one.step(number, controller.limits, quiet=quiet)
+        uses = one.run_step(number, controller.limits, quiet=quiet)
         if number < one.length:
             trace.uses.append(uses)
             trace.limits.append(controller.limits)
         before = controller.limits
-        controller.take(one.sample(number, uses, controller.limits))
+        controller.decide_limits(one.take_sample(number, uses, controller.limits))
         for decision in controller.decisions:
             case = decision.case
             if decision.what is CaseVerdict.TRY:
-                found = one.without(number, before, case.suspect)[case.victim].speed
+                found = one.step_without(number, before, case.suspect)[case.victim].speed
                 right = found >= (1 + RIGHT) * uses[case.victim].speed
-                action = Action(STEP * (number + 1), case.suspect, case.victim, case.knob, right)
+                action = LimitAction(STEP * (number + 1), case.suspect, case.victim, case.knob, right)
                 trace.actions.append(action)
             elif decision.what is CaseVerdict.GUILTY:
                 next(a for a in reversed(trace.actions) if a.suspect == case.suspect).guilty = True
@@ -158,7 +158,7 @@ def play(one: World, controller: Controller, quiet: bool = False) -> Trace:
 
 
 @dataclass
-class Result:
+class InterferenceResult:
     """Sums over worlds."""
 
     worlds: int = 0
@@ -178,7 +178,7 @@ class Result:
     not_returned: int = 0
     wrong: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: Result) -> None:
+    def add(self, other: InterferenceResult) -> None:
         for name, value in vars(other).items():
             mine = getattr(self, name)
             if isinstance(value, dict) and not isinstance(value, Counter):
@@ -188,9 +188,11 @@ class Result:
                 setattr(self, name, mine + value)
 
 
-def judge(one: World, compare: bool = True, watches: tuple[InterferenceWatch, ...] = WATCHES) -> Result:
+def judge_world(
+    one: GuestWorld, compare: bool = True, watches: tuple[InterferenceWatch, ...] = WATCHES
+) -> InterferenceResult:
     """One world, played with the agent, and where there is a culprit without it, with none and with PRM's."""
-    result, agent = Result(worlds=1), play(one, Agent(watches))
+    result, agent = InterferenceResult(worlds=1), play_world(one, AgentController(watches))
     result.not_returned = not agent.returned
     result.actions, result.right = len(agent.actions), sum(a.right for a in agent.actions)
     result.verdicts = sum(a.guilty for a in agent.actions)
@@ -205,7 +207,7 @@ def judge(one: World, compare: bool = True, watches: tuple[InterferenceWatch, ..
     calm_hours = len(one.guests) * one.begin * STEP / 3600
     result.calm_hours = calm_hours
     result.calm_actions = sum(not a.right and a.time <= one.begin * STEP for a in agent.actions)
-    nobody, quiet = play(one, Controller()), play(one, Controller(), quiet=True)
+    nobody, quiet = play_world(one, IdleController()), play_world(one, IdleController(), quiet=True)
     victims = victims_of(one, nobody, quiet)
     if not victims:
         return result
@@ -218,70 +220,73 @@ def judge(one: World, compare: bool = True, watches: tuple[InterferenceWatch, ..
         result.delays.append(caught[0] + 70 - one.begin * STEP)
         result.in_time = caught[0] + 70 - one.begin * STEP <= IN_TIME
     if compare:
-        minimum = play(one, Minimum())
-        result.kept.append(kept(one, agent, quiet))
-        result.kept_minimum.append(kept(one, minimum, quiet))
+        minimum = play_world(one, MinimumController())
+        result.kept.append(kept_work(one, agent, quiet))
+        result.kept_minimum.append(kept_work(one, minimum, quiet))
         for name, trace in (("nobody", nobody), ("agent", agent), ("minimum", minimum)):
-            result.speed.setdefault(name, []).append(speed(one, trace, quiet, victims))
+            result.speed.setdefault(name, []).append(victim_speed(one, trace, quiet, victims))
     return result
 
 
-def victims_of(one: World, nobody: Trace, quiet: Trace) -> list[str]:
+def victims_of(one: GuestWorld, nobody: WorldTrace, quiet: WorldTrace) -> list[str]:
     """Guests of the upper class that are slower by a tenth while the culprit is at work."""
     return [
         uuid
         for uuid, guest in one.guests.items()
         if guest.facts.rank
-        and _mean(one, nobody, uuid, lambda use: use.speed)
-        <= (1 - HARM) * _mean(one, quiet, uuid, lambda use: use.speed)
+        and _mean_value(one, nobody, uuid, lambda use: use.speed)
+        <= (1 - HARM) * _mean_value(one, quiet, uuid, lambda use: use.speed)
     ]
 
 
-def speed(one: World, trace: Trace, quiet: Trace, victims: list[str]) -> float:
+def victim_speed(one: GuestWorld, trace: WorldTrace, quiet: WorldTrace, victims: list[str]) -> float:
     """How fast the victims were while the culprit was at work, of what they are without it."""
     return statistics.fmean(
-        _mean(one, trace, uuid, lambda use: use.speed) / _mean(one, quiet, uuid, lambda use: use.speed)
+        _mean_value(one, trace, uuid, lambda use: use.speed)
+        / _mean_value(one, quiet, uuid, lambda use: use.speed)
         for uuid in victims
     )
 
 
-def kept(one: World, trace: Trace, quiet: Trace) -> float:
+def kept_work(one: GuestWorld, trace: WorldTrace, quiet: WorldTrace) -> float:
     """Work of the lower class but the culprit, of what it would have been without that."""
     innocent = [u for u, guest in one.guests.items() if not guest.facts.rank and u != one.culprit]
     work = [
-        sum(_mean(one, found, uuid, lambda use: use.work) for uuid in innocent) for found in (trace, quiet)
+        sum(_mean_value(one, found, uuid, lambda use: use.work) for uuid in innocent)
+        for found in (trace, quiet)
     ]
     return work[0] / work[1]
 
 
-def _mean(one: World, trace: Trace, guest: str, value: Callable[[Use], float]) -> float:
+def _mean_value(one: GuestWorld, trace: WorldTrace, guest: str, value: Callable[[StepUse], float]) -> float:
     return statistics.fmean(value(uses[guest]) for uses in trace.uses[one.begin : one.end])
 
 
-def simulate(
+def simulate_worlds(
     seed: int, numbers: range, compare: bool = True, signals: tuple[str, ...] = SIGNAL_NAMES
-) -> Result:
-    result, watches = Result(), watches_of(signals)
+) -> InterferenceResult:
+    result, watches = InterferenceResult(), watches_of(signals)
     for number in numbers:
-        result.add(judge(world(f"{seed} {number}", KINDS[number % len(KINDS)]), compare, watches))
+        result.add(judge_world(make_world(f"{seed} {number}", KINDS[number % len(KINDS)]), compare, watches))
     return result
 
 
-def rows(result: Result) -> list[tuple[str, str]]:
+def rows(result: InterferenceResult) -> list[tuple[str, str]]:
     """What was found, in words."""
     hours = result.calm_hours or 1.0
     found = [
         ("worlds, of them with a victim of the culprit", f"{result.worlds}, {result.disturbed}"),
         (
             "guests limited, rightly",
-            f"{result.actions}, {result.right} ({_part(result.right, result.actions)})",
+            f"{result.actions}, {result.right} ({_format_share(result.right, result.actions)})",
         ),
         (
             "verdicts, rightly",
-            f"{result.verdicts}, {result.right_verdicts} ({_part(result.right_verdicts, result.verdicts)})",
+            f"{result.verdicts}, {result.right_verdicts}"
+            f" ({_format_share(result.right_verdicts, result.verdicts)})",
         ),
         ("culprits found, of them within five minutes", f"{result.found}, {result.in_time}"),
-        ("recall within five minutes", _part(result.in_time, result.disturbed)),
+        ("recall within five minutes", _format_share(result.in_time, result.disturbed)),
         ("guest-hours without a culprit", f"{result.calm_hours:,.0f}"),
         (
             "wrong actions in 1,000 of them",
@@ -303,26 +308,26 @@ def rows(result: Result) -> list[tuple[str, str]]:
     return found
 
 
-def _part(some: int, of: int) -> str:
+def _format_share(some: int, of: int) -> str:
     return f"{100 * some / of:.1f} %" if of else "-"
 
 
-def picture(seed: int) -> str:
+def draw_picture(seed: int) -> str:
     """A world of each kind: the victim with nobody and with the agent, and what the culprit may have."""
     panels: list[ChartPanel] = []
     longest = 0.0
     for kind in KINDS[:3]:
         for number in range(100):
-            one = world(f"{seed} {kind} {number}", kind)
+            one = make_world(f"{seed} {kind} {number}", kind)
             nobody, quiet, agent = (
-                play(one, Controller()),
-                play(one, Controller(), quiet=True),
-                play(one, Agent()),
+                play_world(one, IdleController()),
+                play_world(one, IdleController(), quiet=True),
+                play_world(one, AgentController()),
             )
             victims = victims_of(one, nobody, quiet)
             if victims and any(a.guilty and a.suspect == one.culprit for a in agent.actions):
                 break
-        victim = min(victims, key=lambda uuid: _mean(one, nobody, uuid, lambda use: use.speed))
+        victim = min(victims, key=lambda uuid: _mean_value(one, nobody, uuid, lambda use: use.speed))
         times = [STEP * n for n in range(one.length)]
         longest = max(longest, times[-1])
         curves = [
@@ -364,12 +369,12 @@ def main() -> None:
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw a world of each kind there")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     arguments = parser.parse_args()
-    result = Result()
+    result = InterferenceResult()
     parts = [range(first, arguments.worlds, 20) for first in range(20)]
     with ProcessPoolExecutor(arguments.jobs) as pool:
         for part in pool.map(
             partial(
-                simulate,
+                simulate_worlds,
                 arguments.seed,
                 compare=not arguments.alone,
                 signals=tuple(arguments.signals),
@@ -382,7 +387,7 @@ def main() -> None:
         print(f"| {name} | {value} |")
     print(f"wrong: {sorted(result.wrong.items())}", file=sys.stderr)
     if arguments.svg:
-        arguments.svg.write_text(picture(arguments.seed))
+        arguments.svg.write_text(draw_picture(arguments.seed))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.watermark_guests import BATCH, Bench, busy_sector, cpu_seconds, libvirt_bench, wait_for
+from benchmarks.watermark_guests import BATCH, DaemonBench, busy_sector, cpu_seconds, libvirt_bench, wait_for
 from compute_agent import conf as agent_conf
 from compute_agent.agent import service
 from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw_chart
@@ -31,7 +31,7 @@ CAPACITY = "[capacity]\nmode = preview\nmemory = true\nsteal = preview\n"
 WATCH = "[interference:cpu]\nsignal = run_delay\nmode = act\n"
 
 
-class Fast:
+class FastAgent:
     """The agent in this process, with a clock for decisions that goes ``speed`` times as fast."""
 
     def __init__(self, ini, speed):
@@ -39,12 +39,12 @@ class Fast:
         triggers.INTERVAL = 10.0 / speed
         self.agent = service.HostAgent(lambda: agent_conf.load([], [str(ini)]))
         self.loop = self.agent.parts.interference
-        self.loop._clock = self.clock
+        self.loop._clock = self.scaled_clock
         self._read = self.loop._reader.read_guests
         self.loop._reader.read_guests = self.read
         self.agent.start()
 
-    def clock(self):
+    def scaled_clock(self):
         return time.monotonic() * self.speed
 
     def read(self, views, online, signals, now, caches):
@@ -56,15 +56,15 @@ class Fast:
         self.samples.append((sample, {view.guest.uuid: dict(view.limits) for view in views}))
         return sample
 
-    def seconds(self, count):
+    def sleep_scaled(self, count):
         """Wait so many seconds of the fast clock."""
         time.sleep(count / self.speed)
 
 
-def disturbed(bench, libvirtd, speed, svg):
+def watch_disturbance(bench, libvirtd, speed, svg):
     """From calm to disturbed to restored; prints what the agent told, and draws it."""
     server, batch = str(uuid.uuid4()), str(uuid.uuid4())
-    fast = Fast(bench.folder / "agent.ini", speed)
+    fast = FastAgent(bench.folder / "agent.ini", speed)
     try:
         for guest, metadata, millions in ((server, "", 400), (batch, BATCH, 400)):
             xml = libvirtd.xml(
@@ -82,11 +82,11 @@ def disturbed(bench, libvirtd, speed, svg):
         wait_for(lambda: any(one[1].get(batch) for one in fast.samples[-1:]))
         limited = time.monotonic()
         wait_for(lambda: any(case.phase is CasePhase.HOLD for case in fast.loop._trigger.state.cases))
-        fast.seconds(120)
+        fast.sleep_scaled(120)
         domain.suspend()
         wait_for(lambda: not fast.loop._trigger.state.cases)
         ended = time.monotonic()
-        fast.seconds(60)
+        fast.sleep_scaled(60)
     finally:
         fast.agent.stop()
         libvirtd.end_guests()
@@ -99,10 +99,10 @@ def disturbed(bench, libvirtd, speed, svg):
             when = speed * (event.time - time.time() + time.monotonic() - began)
             print(f"{when:6.0f} s  {event.text}")
     if svg:
-        svg.write_text(_picture(fast.samples, server, batch))
+        svg.write_text(_draw_guests(fast.samples, server, batch))
 
 
-def _picture(samples, server, batch):
+def _draw_guests(samples, server, batch):
     first = samples[0][0].time
     waits, uses, limits = [], [], []
     for sample, has in samples:
@@ -130,13 +130,13 @@ def _picture(samples, server, batch):
     )
 
 
-def cost(bench, guests, seconds):
+def measure_signals(bench, guests, seconds):
     """Percent of a core: nothing, a watch, all of [capacity] too, all signals too; and nothing again.
 
     Guests are four processes each.
     """
     for _ in range(guests):
-        bench.ask(
+        bench.ask_agent(
             "guest.run",
             command=["sh", "-c", "sleep 3600 & sleep 3600 & sleep 3600 & wait"],
             qos_class="BATCH",
@@ -144,8 +144,8 @@ def cost(bench, guests, seconds):
     pid, found = bench.agent.process.pid, []
     every = "".join(f"[interference:{name}]\nsignal = {name}\n" for name in SIGNALS)
     for more in ("", WATCH, WATCH + CAPACITY, every + CAPACITY, ""):
-        bench.configure(more)
-        bench.ask("status")
+        bench.write_config(more)
+        bench.ask_agent("status")
         bench.agent.process.send_signal(1)
         time.sleep(15)
         before = cpu_seconds(pid)
@@ -173,14 +173,14 @@ def main() -> int:
     try:
         with running("ours", folder) as url:
             if arguments.qemu:
-                _qemu(folder, url, arguments)
+                _run_qemu(folder, url, arguments)
             for guests in arguments.cost:
                 home = folder / f"cost-{guests}"
                 home.mkdir()
-                bench = Bench(home, url, "drivers = process")
+                bench = DaemonBench(home, url, "drivers = process")
                 try:
                     bench.agent.start()
-                    cost(bench, guests, arguments.seconds)
+                    measure_signals(bench, guests, arguments.sleep_scaled)
                 finally:
                     bench.agent.close()
     finally:
@@ -188,12 +188,12 @@ def main() -> int:
     return 0
 
 
-def _qemu(folder, url, arguments):
+def _run_qemu(folder, url, arguments):
     with libvirt_bench(folder, url) as (bench, libvirtd):
-        bench.configure(f"{WATCH}[qos]\nstep = {arguments.step}\n")
+        bench.write_config(f"{WATCH}[qos]\nstep = {arguments.step}\n")
         ini = bench.folder / "agent.ini"
         ini.write_text(ini.read_text().replace("cpu_shared_set = 0-1", "cpu_shared_set = 1"))
-        disturbed(bench, libvirtd, arguments.speed, arguments.svg)
+        watch_disturbance(bench, libvirtd, arguments.speed, arguments.svg)
 
 
 if __name__ == "__main__":

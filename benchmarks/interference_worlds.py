@@ -38,7 +38,7 @@ Limits = Mapping[str, Mapping[ThrottleControl, float]]
 
 
 @dataclass(frozen=True)
-class Program:
+class GuestProgram:
     """What a guest runs: bytes that it touches for each second of work, and how many different ones."""
 
     touched: float
@@ -46,17 +46,17 @@ class Program:
 
 
 @dataclass
-class Guest:
+class WorldGuest:
     facts: GuestUsage
-    program: Program
+    program: GuestProgram
     wants: list[float]
-    other: Program | None = None
+    other: GuestProgram | None = None
     """What it runs from ``begin`` to ``end``, if it is a culprit or changes its mind."""
     other_wants: list[float] = field(default_factory=list)
     begin: int = 0
     end: int = 0
 
-    def at(self, step: int, quiet: bool, rest: bool) -> tuple[float, Program]:
+    def wanted_at(self, step: int, quiet: bool, rest: bool) -> tuple[float, GuestProgram]:
         """What it wants in the first part of a step, or in the ``rest`` of it."""
         turn = step if rest else step - 1
         if self.other is not None and self.begin <= turn < self.end and not quiet:
@@ -65,7 +65,7 @@ class Guest:
 
 
 @dataclass
-class Use:
+class StepUse:
     """One guest in one step: cores wanted, had and waited for; bytes a second; what it holds of the cache."""
 
     want: float
@@ -77,22 +77,22 @@ class Use:
     """Of what it would do alone on the host, for what it wants."""
     work: float
 
-    def mixed(self, other: Use, share: float) -> Use:
+    def mix_with(self, other: StepUse, share: float) -> StepUse:
         """A step that is like this for a share of it, and like another one for the rest."""
         mine, its = astuple(self), astuple(other)
-        return Use(*(share * one + (1 - share) * two for one, two in zip(mine, its, strict=True)))
+        return StepUse(*(share * one + (1 - share) * two for one, two in zip(mine, its, strict=True)))
 
     @property
-    def cpi(self) -> float:
+    def cycles_per_instruction(self) -> float:
         """Cycles for each instruction, of a program that takes one where memory takes no time."""
         return self.had / self.work if self.work else 1.0
 
 
 @dataclass
-class World:
+class GuestWorld:
     seed: str
     kind: str
-    guests: dict[str, Guest]
+    guests: dict[str, WorldGuest]
     culprit: str = ""
     begin: int = 0
     end: int = 0
@@ -103,61 +103,66 @@ class World:
     cycle_noise: random.Random = field(default_factory=random.Random)
     occupancy: dict[str, float] = field(default_factory=dict)
 
-    def fresh(self) -> World:
+    def fresh_copy(self) -> GuestWorld:
         """The same world from its beginning."""
-        return World(
+        return GuestWorld(
             self.seed, self.kind, self.guests, self.culprit, self.begin, self.end, self.length, self.offset,
             random.Random(f"{self.seed} noise"), random.Random(f"{self.seed} cycles"),
         )  # fmt: skip
 
-    def step(
+    def run_step(
         self, number: int, limits: Limits, without: Iterable[str] = (), quiet: bool = False
-    ) -> dict[str, Use]:
+    ) -> dict[str, StepUse]:
         """What happens in a step; ``quiet``: nobody does anything else than mostly (no culprit)."""
         there = {uuid: guest for uuid, guest in self.guests.items() if uuid not in without}
         early, late = (
-            {uuid: guest.at(number, quiet and uuid == self.culprit, rest) for uuid, guest in there.items()}
+            {
+                uuid: guest.wanted_at(number, quiet and uuid == self.culprit, rest)
+                for uuid, guest in there.items()
+            }
             for rest in (False, True)
         )
-        uses, filled = self._part(late, limits)
+        uses, filled = self._run_part(late, limits)
         if early != late:
             part = self.offset
-            first, filled_first = self._part(early, limits)
-            uses = {uuid: first[uuid].mixed(use, part) for uuid, use in uses.items()}
+            first, filled_first = self._run_part(early, limits)
+            uses = {uuid: first[uuid].mix_with(use, part) for uuid, use in uses.items()}
             filled = {u: part * filled_first[u] + (1 - part) * amount for u, amount in filled.items()}
         self.occupancy = self.occupancy | filled
         return uses
 
-    def _part(
-        self, asked: Mapping[str, tuple[float, Program]], limits: Limits
-    ) -> tuple[dict[str, Use], dict[str, float]]:
+    def _run_part(
+        self, asked: Mapping[str, tuple[float, GuestProgram]], limits: Limits
+    ) -> tuple[dict[str, StepUse], dict[str, float]]:
         """What happens where guests want that of these programs; and what each then holds of the cache."""
         programs = {uuid: program for uuid, (_, program) in asked.items()}
-        had, waits = _run({u: (w, limits.get(u, {}).get(QUOTA, math.inf)) for u, (w, _) in asked.items()})
+        had, waits = _share_cores(
+            {u: (w, limits.get(u, {}).get(QUOTA, math.inf)) for u, (w, _) in asked.items()}
+        )
         occupancy = {
             u: self.occupancy.get(u, min(p.footprint, CACHE / len(asked))) for u, p in programs.items()
         }
-        slow, rates = _remember(had, programs, occupancy, limits)
+        slow, rates = _memory_slowdown(had, programs, occupancy, limits)
         found = {}
         for uuid, (want, program) in asked.items():
-            alone = 1 + program.touched * _misses(program, CACHE) / CORE_BANDWIDTH
+            alone = 1 + program.touched * _miss_rate(program, CACHE) / CORE_BANDWIDTH
             share = waits[uuid] / (waits[uuid] + had[uuid]) if had[uuid] else 1.0
             speed = (1 - share) * alone / slow[uuid]
-            found[uuid] = Use(
+            found[uuid] = StepUse(
                 want, had[uuid], waits[uuid], rates[uuid], occupancy[uuid], speed, had[uuid] / slow[uuid]
             )
-        return found, _filled(rates, programs, occupancy, limits)
+        return found, _cache_occupancy(rates, programs, occupancy, limits)
 
-    def without(self, number: int, limits: Limits, guest: str) -> dict[str, Use]:
+    def step_without(self, number: int, limits: Limits, guest: str) -> dict[str, StepUse]:
         """The same step if a guest had long been gone; nothing of this world changes."""
         kept = dict(self.occupancy)
         for _ in range(6):
             self.occupancy.pop(guest, None)
-            found = self.step(number, limits, (guest,))
+            found = self.run_step(number, limits, (guest,))
         self.occupancy = kept
         return found
 
-    def sample(self, number: int, uses: Mapping[str, Use], limits: Limits) -> GuestSamples:
+    def take_sample(self, number: int, uses: Mapping[str, StepUse], limits: Limits) -> GuestSamples:
         """What an agent reads of it."""
         rng = self.noise
         readings = {
@@ -168,14 +173,14 @@ class World:
                 delay=max(0.0, use.delay * rng.gauss(1, 0.1)),
                 bandwidth={"0": max(0.0, use.bandwidth * rng.gauss(1, 0.04))},
                 occupancy={"0": max(0.0, use.occupancy * rng.gauss(1, 0.05))},
-                cpi=use.cpi * self.cycle_noise.gauss(1, 0.05),
+                cpi=use.cycles_per_instruction * self.cycle_noise.gauss(1, 0.05),
             )
             for uuid, use in uses.items()
         }
         return GuestSamples(STEP * (number + 1), readings)
 
 
-def _run(asked: Mapping[str, tuple[float, float]]) -> tuple[dict[str, float], dict[str, float]]:
+def _share_cores(asked: Mapping[str, tuple[float, float]]) -> tuple[dict[str, float], dict[str, float]]:
     """Cores that each has, and waits for: fair shares, and a queue (Sakasegawa's) where there are enough."""
     wants = {uuid: min(want, quota) for uuid, (want, quota) in asked.items()}
     total = sum(wants.values())
@@ -189,15 +194,20 @@ def _run(asked: Mapping[str, tuple[float, float]]) -> tuple[dict[str, float], di
     return had, {uuid: wants[uuid] - had[uuid] + had[uuid] * queue for uuid in wants}
 
 
-def _misses(program: Program, occupancy: float) -> float:
+def _miss_rate(program: GuestProgram, occupancy: float) -> float:
     return 0.05 + 0.95 * max(0.0, 1 - occupancy / program.footprint)
 
 
-def _remember(
-    had: Mapping[str, float], programs: Mapping[str, Program], occupancy: Mapping[str, float], limits: Limits
+def _memory_slowdown(
+    had: Mapping[str, float],
+    programs: Mapping[str, GuestProgram],
+    occupancy: Mapping[str, float],
+    limits: Limits,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """By which factor each takes longer for its work, and the bytes a second to and from memory."""
-    missed = {uuid: program.touched * _misses(program, occupancy[uuid]) for uuid, program in programs.items()}
+    missed = {
+        uuid: program.touched * _miss_rate(program, occupancy[uuid]) for uuid, program in programs.items()
+    }
     late, slow, rates = 1.0, dict.fromkeys(had, 1.0), dict.fromkeys(had, 0.0)
     for _ in range(12):
         for uuid, cores in had.items():
@@ -212,8 +222,11 @@ def _remember(
     return slow, rates
 
 
-def _filled(
-    rates: Mapping[str, float], programs: Mapping[str, Program], before: Mapping[str, float], limits: Limits
+def _cache_occupancy(
+    rates: Mapping[str, float],
+    programs: Mapping[str, GuestProgram],
+    before: Mapping[str, float],
+    limits: Limits,
 ) -> dict[str, float]:
     """What each holds next: as it fills, no more than it touches, or its ways let it."""
     most = {
@@ -236,7 +249,7 @@ def _filled(
 # Worlds
 
 
-def world(seed: str, kind: str) -> World:
+def make_world(seed: str, kind: str) -> GuestWorld:
     """Some guests of either class, from 20 minutes on a culprit unless it is calm.
 
     What that does is not aligned with the steps, at the ends of which samples are taken.
@@ -247,14 +260,16 @@ def world(seed: str, kind: str) -> World:
     length = end + 90
     guests = {}
     for number in range(rng.randint(3, 5)):
-        facts = _facts(f"ls{number}", "LS", 10, 4.0)
-        guests[facts.uuid] = Guest(facts, _program(rng), _wants(rng, rng.uniform(0.5, 1.6), length, 4.0))
+        facts = _guest_facts(f"ls{number}", "LS", 10, 4.0)
+        guests[facts.uuid] = WorldGuest(
+            facts, _random_program(rng), _wanted_cores(rng, rng.uniform(0.5, 1.6), length, 4.0)
+        )
     for number in range(rng.randint(3, 6)):
         vcpus = rng.choice((1.0, 2.0, 2.0, 4.0))
-        facts = _facts(f"be{number}", "BE", 0, vcpus)
+        facts = _guest_facts(f"be{number}", "BE", 0, vcpus)
         mean = vcpus * rng.uniform(0.2, 0.5)
-        guests[facts.uuid] = Guest(facts, _program(rng), _wants(rng, mean, length, vcpus))
-    found = World(seed, kind, guests, begin=begin, end=end, length=length)
+        guests[facts.uuid] = WorldGuest(facts, _random_program(rng), _wanted_cores(rng, mean, length, vcpus))
+    found = GuestWorld(seed, kind, guests, begin=begin, end=end, length=length)
     found.offset = random.Random(f"{seed} offset").random()
     best_effort = [uuid for uuid in guests if uuid.startswith("be")]
     rng.shuffle(best_effort)
@@ -264,15 +279,15 @@ def world(seed: str, kind: str) -> World:
         )
     else:
         found.culprit = best_effort[0]
-        _culprit(rng, guests[found.culprit], kind, begin, end)
+        _begin_culprit(rng, guests[found.culprit], kind, begin, end)
     # Somebody else who begins to do more at about the same time, and disturbs nobody by it.
     decoy = guests[best_effort[1]]
     start = max(0, begin + rng.randint(-6, 6))
     decoy.wants[start:end] = [want * rng.uniform(1.2, 1.6) for want in decoy.wants[start:end]]
-    return found.fresh()
+    return found.fresh_copy()
 
 
-def _facts(uuid: str, qos_class: str, rank: int, vcpus: float) -> GuestUsage:
+def _guest_facts(uuid: str, qos_class: str, rank: int, vcpus: float) -> GuestUsage:
     allotments = {
         QUOTA: GuestAllotment(vcpus),
         WAY: GuestAllotment(float(WAYS), 1.0, CACHE / WAYS),
@@ -281,20 +296,20 @@ def _facts(uuid: str, qos_class: str, rank: int, vcpus: float) -> GuestUsage:
     return GuestUsage(uuid, qos_class, rank, allotments=allotments, name=uuid)
 
 
-def _program(rng: random.Random) -> Program:
-    return Program(rng.lognormvariate(math.log(4e9), 0.6), rng.uniform(0.5e6, 5e6))
+def _random_program(rng: random.Random) -> GuestProgram:
+    return GuestProgram(rng.lognormvariate(math.log(4e9), 0.6), rng.uniform(0.5e6, 5e6))
 
 
-def _culprit(rng: random.Random, guest: Guest, kind: str, begin: int, end: int) -> None:
-    guest.facts = _facts(guest.facts.uuid, "BE", 0, 16.0)
+def _begin_culprit(rng: random.Random, guest: WorldGuest, kind: str, begin: int, end: int) -> None:
+    guest.facts = _guest_facts(guest.facts.uuid, "BE", 0, 16.0)
     if kind == "cpu":
         cores, guest.other = rng.uniform(10, 16), guest.program
     elif kind == "bandwidth":
-        cores, guest.other = rng.uniform(4, 8), Program(rng.uniform(20e9, 40e9), 4e9)
+        cores, guest.other = rng.uniform(4, 8), GuestProgram(rng.uniform(20e9, 40e9), 4e9)
     else:
-        cores, guest.other = rng.uniform(2, 4), Program(rng.uniform(4e9, 8e9), rng.uniform(30e6, 90e6))
+        cores, guest.other = rng.uniform(2, 4), GuestProgram(rng.uniform(4e9, 8e9), rng.uniform(30e6, 90e6))
     guest.begin, guest.end = begin, end
-    guest.other_wants = _wants(rng, cores, end - begin, 16.0, swing=0.1)
+    guest.other_wants = _wanted_cores(rng, cores, end - begin, 16.0, swing=0.1)
     manner = rng.random()
     if manner < 0.3:  # it comes by and by
         rise = rng.randint(6, 18)
@@ -307,16 +322,18 @@ def _culprit(rng: random.Random, guest: Guest, kind: str, begin: int, end: int) 
                 guest.other_wants[number] = 0.1
 
 
-def _change_of_mind(rng: random.Random, guest: Guest, begin: int, end: int) -> None:
+def _change_of_mind(rng: random.Random, guest: WorldGuest, begin: int, end: int) -> None:
     """It suffers by itself: touches more, or wants more."""
     guest.begin, guest.end = begin, end
-    guest.other = Program(
+    guest.other = GuestProgram(
         guest.program.touched * rng.uniform(1, 2), guest.program.footprint * rng.uniform(1, 2)
     )
-    guest.other_wants = _wants(rng, rng.uniform(0.5, 2.5), end - begin, 4.0)
+    guest.other_wants = _wanted_cores(rng, rng.uniform(0.5, 2.5), end - begin, 4.0)
 
 
-def _wants(rng: random.Random, mean: float, length: int, most: float, swing: float = 0.3) -> list[float]:
+def _wanted_cores(
+    rng: random.Random, mean: float, length: int, most: float, swing: float = 0.3
+) -> list[float]:
     """A slow wave, noise with a memory of a minute or two, and bursts with a heavy tail."""
     phase, period = rng.uniform(0, 7), rng.uniform(120, 720)
     spread, value, burst, found = rng.uniform(0.05, 0.2), 0.0, 0.0, []

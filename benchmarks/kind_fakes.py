@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.agent_on_fakes import COUNTERS, Patch
+from benchmarks.agent_on_fakes import COUNTERS, PlainPatch
 from compute_agent.drivers.foreign.editor import HostFolders
 from tests.compute_agent import cgroups
 from tests.compute_agent.drivers.containers.fake_engine import GUEST, FakeEngine
@@ -40,7 +40,7 @@ def start_units(folder, host, uuids):
 
 def start_containers(folder, host, uuids, group_format, paths):
     """An engine with a container for each uuid."""
-    fake = FakeEngine(folder, Patch, group_format)
+    fake = FakeEngine(folder, PlainPatch, group_format)
     fake.folders = HostFolders(host, host / "sys/fs/cgroup")
     for number, one in enumerate(uuids):
         container = fake.start(f"c{number}", {**GUEST, "compute-agent.uuid": one})

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from benchmarks.clients import Clients, Tally
-from benchmarks.http import Connection
-from benchmarks.measure import Result, interleave
+from benchmarks.clients import ClientPool, WorkTally
+from benchmarks.http import ServiceConnection
+from benchmarks.measure import ComparisonResult, interleave_repeats
 from benchmarks.servers import Service
-from benchmarks.worlds import Provider, Tree, World
+from benchmarks.worlds import ProviderWorld, Tree, WorldProvider
 from placement.db import buckets, tables
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.maintenance.heal import advance_sequence
@@ -21,32 +21,34 @@ _BATCH: Final = 5_000
 _DEFAULTS: Final = {"reserved": 0, "min_unit": 1, "step_size": 1, "allocation_ratio": 1.0}
 
 
-def load(services: Mapping[str, Service], world: World, scale: float, repeats: int) -> Result:
+def load_world(
+    services: Mapping[str, Service], world: ProviderWorld, scale: float, repeats: int
+) -> ComparisonResult:
     """Make the world on each service over REST; the result is in providers per second.
 
     Every repeat is a slice of the world, by :data:`CLIENTS` clients at a time. They
     try again what was refused. A side that failed does not have all of the world.
     """
     for service in services.values():
-        with Connection(service.port) as connection:
+        with ServiceConnection(service.port) as connection:
             for name in world.classes:
-                connection.expect("PUT", f"/resource_classes/{name}")
+                connection.expect_success("PUT", f"/resource_classes/{name}")
             for name in world.traits:
-                connection.expect("PUT", f"/traits/{name}")
+                connection.expect_success("PUT", f"/traits/{name}")
     trees = [world.tree(number) for number in range(world.size(scale))]
     slices = [trees[n::repeats] for n in range(repeats)]
     slices = [part for part in slices if part]
     providers = sum(map(len, trees))
-    tallies = {name: Tally() for name in services}
+    tallies = {name: WorkTally() for name in services}
     cpu = dict.fromkeys(services, 0.0)
-    with Clients(min(CLIENTS, len(trees))) as clients:
+    with ClientPool(min(CLIENTS, len(trees))) as clients:
         for service in services.values():
             clients.warm_up(service.port)
 
-        def side(name: str, service: Service) -> Callable[[], float]:
+        def side_measurement(name: str, service: Service) -> Callable[[], float]:
             remaining = iter(slices)
 
-            def measure() -> float:
+            def load_slice() -> float:
                 part = next(remaining)
                 cpu[name] -= service.cpu_seconds()
                 work = clients.load(service.port, part)
@@ -54,10 +56,12 @@ def load(services: Mapping[str, Service], world: World, scale: float, repeats: i
                 cpu[name] += service.cpu_seconds()
                 return sum(map(len, part)) / max(each.seconds for each in work)
 
-            return measure
+            return load_slice
 
-        samples = interleave({name: side(name, service) for name, service in services.items()}, len(slices))
-    return Result(
+        samples = interleave_repeats(
+            {name: side_measurement(name, service) for name, service in services.items()}, len(slices)
+        )
+    return ComparisonResult(
         "loading",
         f"{world.name}, {CLIENTS} clients",
         "providers/s",
@@ -65,20 +69,20 @@ def load(services: Mapping[str, Service], world: World, scale: float, repeats: i
         samples.get("reference"),
         cpu_goal=8,
         cpu={name: 1000 * seconds / providers for name, seconds in cpu.items()},
-        notes={name: tally.shown() for name, tally in tallies.items()},
+        notes={name: tally.describe() for name, tally in tallies.items()},
     )
 
 
-def load_directly(url: str, world: World, trees: int) -> int:
+def load_directly(url: str, world: ProviderWorld, trees: int) -> int:
     """Write the world into a (migrated, empty) database of this service; how many providers these are."""
     database = ServiceDatabase(url)
     try:
-        return database.write(lambda tx: _write(tx, world, trees))
+        return database.write(lambda tx: _write_world(tx, world, trees))
     finally:
         database.close()
 
 
-def _write(tx: WriteTransaction, world: World, trees: int) -> int:
+def _write_world(tx: WriteTransaction, world: ProviderWorld, trees: int) -> int:
     tx.lock_buckets(buckets.ALL)
     known_names.make_standard_names(tx, ("LLC", "MBA"))
     for table, names in ((tables.resource_classes, world.classes), (tables.traits, world.traits)):
@@ -90,27 +94,31 @@ def _write(tx: WriteTransaction, world: World, trees: int) -> int:
         for table in (tables.resource_classes, tables.traits)
     }
     counters = {row.id: row.counter for row in tx.conn.execute(sa.select(tables.change_buckets))}
-    for some in _batches(map(world.tree, range(trees)), _BATCH // len(world.tree(0))):
+    for some in _tree_batches(map(world.tree, range(trees)), _BATCH // len(world.tree(0))):
         providers = [(provider, tree[0]) for tree in some for provider in tree]
         for provider, _ in providers:
             ids[provider.uuid] = len(ids) + 1
         rows = [_provider_row(provider, root, ids, counters, tx.now) for provider, root in providers]
         tx.conn.execute(sa.insert(tables.resource_providers), rows)
-        for table, owned in _owned([provider for provider, _ in providers], ids, known, tx.now):
+        for table, owned in _owned_rows([provider for provider, _ in providers], ids, known, tx.now):
             if owned:
                 tx.conn.execute(sa.insert(table), owned)
     advance_sequence(tx.conn, tables.resource_providers)
     return len(ids)
 
 
-def _batches(trees: Iterable[Tree], size: int) -> Iterator[list[Tree]]:
+def _tree_batches(trees: Iterable[Tree], size: int) -> Iterator[list[Tree]]:
     remaining = iter(trees)
     while batch := list(islice(remaining, max(1, size))):
         yield batch
 
 
 def _provider_row(
-    provider: Provider, root: Provider, ids: Mapping[str, int], counters: Mapping[int, int], now: float
+    provider: WorldProvider,
+    root: WorldProvider,
+    ids: Mapping[str, int],
+    counters: Mapping[int, int],
+    now: float,
 ) -> dict[str, Any]:
     bucket = buckets.bucket_of(provider.uuid)
     return {
@@ -127,8 +135,8 @@ def _provider_row(
     }
 
 
-def _owned(
-    providers: Iterable[Provider],
+def _owned_rows(
+    providers: Iterable[WorldProvider],
     ids: Mapping[str, int],
     known: Mapping[str, Mapping[str, int]],
     now: float,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from benchmarks.http import Connection, NoAnswer, Refused
+from benchmarks.http import NoAnswer, RequestRefused, ServiceConnection
 
 MIN_REPEATS: Final = 7
 _SECONDS_PER_REPEAT: Final = 0.1
@@ -16,20 +16,20 @@ _MAX_REQUESTS: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RepeatSample:
     """The repeats of one measurement on one side, or why there are none."""
 
     values: Sequence[float] = ()
     failure: str | None = None
 
     @property
-    def median(self) -> float | None:
+    def median_value(self) -> float | None:
         """The median; None where the measurement failed."""
         return statistics.median(self.values) if self.values else None
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ComparisonResult:
     """One line of the table.
 
     ``unit`` is "ms" or "MB" (less is better), or something per second (more is).
@@ -42,9 +42,9 @@ class Result:
     section: str
     name: str
     unit: str
-    ours: Sample
-    reference: Sample | None = None
-    again: Sample | None = None
+    ours: RepeatSample
+    reference: RepeatSample | None = None
+    again: RepeatSample | None = None
     goal: float | None = None
     cpu_goal: float | None = None
     bound: float | None = None
@@ -52,13 +52,13 @@ class Result:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def ratio(self) -> float | None:
+    def median_ratio(self) -> float | None:
         """How many times better ours is; None where one side has no number."""
-        if self.reference is None or not self.ours.median or not self.reference.median:
+        if self.reference is None or not self.ours.median_value or not self.reference.median_value:
             return None
         if self.unit.endswith("/s"):
-            return self.ours.median / self.reference.median
-        return self.reference.median / self.ours.median
+            return self.ours.median_value / self.reference.median_value
+        return self.reference.median_value / self.ours.median_value
 
     @property
     def cpu_ratio(self) -> float | None:
@@ -67,17 +67,19 @@ class Result:
         return reference / ours if ours and reference else None
 
     @property
-    def reached(self) -> bool | None:
+    def goal_reached(self) -> bool | None:
         """Whether what was to be reached is reached; None where there is nothing to say."""
         if self.bound is not None:
-            return self.ours.median is not None and self.ours.median <= self.bound
-        ratio, goal = (self.ratio, self.goal) if self.cpu_goal is None else (self.cpu_ratio, self.cpu_goal)
+            return self.ours.median_value is not None and self.ours.median_value <= self.bound
+        ratio, goal = (
+            (self.median_ratio, self.goal) if self.cpu_goal is None else (self.cpu_ratio, self.cpu_goal)
+        )
         return None if goal is None or ratio is None else ratio >= goal
 
 
-def interleave(
+def interleave_repeats(
     sides: Mapping[str, Callable[[], float]], repeats: int, failed: Callable[[str], None] = lambda side: None
-) -> dict[str, Sample]:
+) -> dict[str, RepeatSample]:
     """Call the sides in turn, ``repeats`` times over; a side that fails is not called again.
 
     :param failed: called with the side that failed, to bring it into order again.
@@ -89,16 +91,16 @@ def interleave(
             if side not in failures:
                 try:
                     values[side].append(call())
-                except (NoAnswer, Refused) as error:
+                except (NoAnswer, RequestRefused) as error:
                     failures[side] = str(error)
                     failed(side)
     return {
-        side: Sample((), failures[side]) if side in failures else Sample(tuple(values[side]))
+        side: RepeatSample((), failures[side]) if side in failures else RepeatSample(tuple(values[side]))
         for side in sides
     }
 
 
-class Latency:
+class LatencyMeasurement:
     """A measurement of GETs: milliseconds from request to the end of the answer, the mean of several.
 
     :param paths: what to ask for, one after the other.
@@ -107,7 +109,7 @@ class Latency:
     """
 
     def __init__(
-        self, connection: Connection, paths: Iterator[str], cpu_seconds: Callable[[], float]
+        self, connection: ServiceConnection, paths: Iterator[str], cpu_seconds: Callable[[], float]
     ) -> None:
         self._connection = connection
         self._paths = paths
@@ -121,28 +123,28 @@ class Latency:
             self._warm_up()
         cpu, began = self._cpu_seconds(), time.perf_counter()
         for _ in range(self._count):
-            self._connection.expect("GET", next(self._paths))
+            self._connection.expect_success("GET", next(self._paths))
         seconds = time.perf_counter() - began
         self._cpu.append((self._cpu_seconds() - cpu) / self._count * 1000)
         return seconds / self._count * 1000
 
     def _warm_up(self) -> None:
         """Also tells how many requests make a repeat."""
-        self._connection.expect("GET", next(self._paths))
+        self._connection.expect_success("GET", next(self._paths))
         began = self._cpu_seconds()
-        self._connection.expect("GET", next(self._paths))
+        self._connection.expect_success("GET", next(self._paths))
         # the number follows from CPU time: on a busy machine the clock would leave one request of a repeat,
         # with caches of the processor that other programs have filled
         once = max(self._cpu_seconds() - began, _SECONDS_PER_REPEAT / _MAX_REQUESTS)
         self._count = max(1, round(_SECONDS_PER_REPEAT / once))
 
     @property
-    def cpu(self) -> float | None:
+    def median_cpu(self) -> float | None:
         """The median over the repeats."""
         return statistics.median(self._cpu) if self._cpu else None
 
 
-def serialisation(answer: bytes, repeats: int) -> float:
+def serialisation_ms(answer: bytes, repeats: int) -> float:
     """The median of the milliseconds that orjson needs to serialise the content of an answer."""
     content = orjson.loads(answer)
     times = []

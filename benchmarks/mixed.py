@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from benchmarks.worlds import Provider, Tree, inventory, uuid_of
+from benchmarks.worlds import Tree, WorldProvider, inventory, uuid_of
 
 #: what random hosts have; the first is rare, as hosts that an operator has taken out of service
 DISABLED: Final = "COMPUTE_STATUS_DISABLED"
@@ -29,7 +29,7 @@ _FAILURES: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class HostGeneration:
     """Hosts that were bought together: NUMA nodes, and what each of these has.
 
     With one node there is no provider for it, as Nova shows hosts. ``disk`` 0 stands for hosts that have
@@ -46,23 +46,23 @@ class Generation:
 
 
 _GENERATIONS: Final = (
-    Generation(1, 16, 4.0, 192, 0, 4_000, {}),
-    Generation(1, 32, 2.0, 256, 0, 8_000, {NIC: 1}),
-    Generation(1, 48, 1.5, 256, 8, 0, {}),
-    Generation(2, 12, 3.0, 128, 0, 6_000, {NIC: 1}),
-    Generation(2, 16, 2.0, 128, 8, 0, {NIC: 2}),
-    Generation(2, 24, 2.0, 192, 8, 12_000, {NIC: 1, GPU: 1}),
-    Generation(2, 32, 1.0, 192, 16, 0, {NVME: 2}),
-    Generation(4, 12, 2.0, 96, 4, 16_000, {NIC: 1}),
-    Generation(4, 8, 1.0, 64, 8, 0, {GPU: 1}),
-    Generation(4, 16, 1.5, 96, 0, 24_000, {NIC: 1, NVME: 1}),
-    Generation(8, 8, 1.5, 64, 0, 0, {NIC: 1}),
-    Generation(8, 6, 2.0, 48, 2, 32_000, {GPU: 1}),
+    HostGeneration(1, 16, 4.0, 192, 0, 4_000, {}),
+    HostGeneration(1, 32, 2.0, 256, 0, 8_000, {NIC: 1}),
+    HostGeneration(1, 48, 1.5, 256, 8, 0, {}),
+    HostGeneration(2, 12, 3.0, 128, 0, 6_000, {NIC: 1}),
+    HostGeneration(2, 16, 2.0, 128, 8, 0, {NIC: 2}),
+    HostGeneration(2, 24, 2.0, 192, 8, 12_000, {NIC: 1, GPU: 1}),
+    HostGeneration(2, 32, 1.0, 192, 16, 0, {NVME: 2}),
+    HostGeneration(4, 12, 2.0, 96, 4, 16_000, {NIC: 1}),
+    HostGeneration(4, 8, 1.0, 64, 8, 0, {GPU: 1}),
+    HostGeneration(4, 16, 1.5, 96, 0, 24_000, {NIC: 1, NVME: 1}),
+    HostGeneration(8, 8, 1.5, 64, 0, 0, {NIC: 1}),
+    HostGeneration(8, 6, 2.0, 48, 2, 32_000, {GPU: 1}),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Flavor:
+class MixedFlavor:
     """What a guest takes of a node, of disk, and of devices of its node; how common it is."""
 
     node: Mapping[str, int]
@@ -72,17 +72,17 @@ class Flavor:
 
 
 _FLAVORS: Final = (
-    Flavor({"VCPU": 1, "MEMORY_MB": 2048}, 20, weight=6),
-    Flavor({"VCPU": 2, "MEMORY_MB": 4096}, 40, weight=8),
-    Flavor({"VCPU": 4, "MEMORY_MB": 8192}, 80, weight=6),
-    Flavor({"VCPU": 8, "MEMORY_MB": 16384}, 160, weight=3),
-    Flavor({"VCPU": 2, "MEMORY_MB": 2048}, 20, weight=3),
-    Flavor({"VCPU": 2, "MEMORY_MB": 8192}, 20, weight=2),
-    Flavor({"PCPU": 2, "MEMORY_MB": 4096}, 40, weight=3),
-    Flavor({"PCPU": 4, "MEMORY_MB": 8192}, 80, weight=1),
-    Flavor({"VCPU": 2, "MEMORY_MB": 4096}, 40, NIC, weight=2),
-    Flavor({"VCPU": 4, "MEMORY_MB": 8192}, 80, GPU, weight=1),
-    Flavor({"VCPU": 4, "MEMORY_MB": 8192}, 20, NVME, weight=1),
+    MixedFlavor({"VCPU": 1, "MEMORY_MB": 2048}, 20, weight=6),
+    MixedFlavor({"VCPU": 2, "MEMORY_MB": 4096}, 40, weight=8),
+    MixedFlavor({"VCPU": 4, "MEMORY_MB": 8192}, 80, weight=6),
+    MixedFlavor({"VCPU": 8, "MEMORY_MB": 16384}, 160, weight=3),
+    MixedFlavor({"VCPU": 2, "MEMORY_MB": 2048}, 20, weight=3),
+    MixedFlavor({"VCPU": 2, "MEMORY_MB": 8192}, 20, weight=2),
+    MixedFlavor({"PCPU": 2, "MEMORY_MB": 4096}, 40, weight=3),
+    MixedFlavor({"PCPU": 4, "MEMORY_MB": 8192}, 80, weight=1),
+    MixedFlavor({"VCPU": 2, "MEMORY_MB": 4096}, 40, NIC, weight=2),
+    MixedFlavor({"VCPU": 4, "MEMORY_MB": 8192}, 80, GPU, weight=1),
+    MixedFlavor({"VCPU": 4, "MEMORY_MB": 8192}, 20, NVME, weight=1),
 )
 _WEIGHTS: Final = [flavor.weight for flavor in _FLAVORS]
 
@@ -91,7 +91,7 @@ Guest = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Cloud:
+class MixedCloud:
     """A kind of cloud.
 
     :param full: how much of the VCPU of a host is used, about.
@@ -103,10 +103,10 @@ class Cloud:
     alike: bool = True
     seed: int = 18
 
-    def pools(self) -> Tree:
+    def storage_pools(self) -> Tree:
         """The pools of disk; each is a tree of its own."""
         return [
-            Provider(
+            WorldProvider(
                 f"{self.name}-pool-{number}",
                 None,
                 {"DISK_GB": inventory(_POOL_SIZE)},
@@ -116,24 +116,26 @@ class Cloud:
             for number, aggregate in enumerate(_POOLS)
         ]
 
-    def host(self, number: int) -> tuple[Tree, list[Guest]]:
+    def make_host(self, number: int) -> tuple[Tree, list[Guest]]:
         """One host, and the guests that run there."""
         rng = random.Random(f"{self.seed} {self.name} {number}")
         generation = _GENERATIONS[number % len(_GENERATIONS)]
         if not self.alike:
-            generation = _another(generation, number, rng)
+            generation = _unlike_generation(generation, number, rng)
         tree = list(self._providers(number, generation, rng))
         pool = rng.randrange(len(_POOLS))
         if not generation.disk:
             tree[0] = replace(tree[0], aggregates=(*tree[0].aggregates, _POOLS[pool]))
         disk = tree[0].uuid if generation.disk else uuid_of(f"{self.name}-pool-{pool}")
-        return tree, _Host(tree, generation, disk, rng).lived(min(1.0, rng.gauss(self.full, 0.04)))
+        return tree, _HostHistory(tree, generation, disk, rng).fill_host(min(1.0, rng.gauss(self.full, 0.04)))
 
     def hosts(self, count: int) -> Iterator[tuple[Tree, list[Guest]]]:
         """The first hosts."""
-        return map(self.host, range(count))
+        return map(self.make_host, range(count))
 
-    def _providers(self, number: int, generation: Generation, rng: random.Random) -> Iterator[Provider]:
+    def _providers(
+        self, number: int, generation: HostGeneration, rng: random.Random
+    ) -> Iterator[WorldProvider]:
         name = f"{self.name}-{number}"
         traits = (
             "COMPUTE_IMAGE_TYPE_QCOW2",
@@ -146,32 +148,32 @@ class Cloud:
         if generation.nodes == 1:
             nodes[0]["MEMORY_MB"] |= {"reserved": 512}
             disk |= nodes[0]
-        root = Provider(name, None, disk, traits, aggregates)
+        root = WorldProvider(name, None, disk, traits, aggregates)
         yield root
         for at, inventories in enumerate(nodes):
             parent = root
             if generation.nodes > 1:
-                parent = Provider(f"{name}-numa{at}", root.uuid, inventories, ("HW_NUMA_ROOT",))
+                parent = WorldProvider(f"{name}-numa{at}", root.uuid, inventories, ("HW_NUMA_ROOT",))
                 yield parent
             for device, count in generation.devices.items():
                 # a slot may be empty, so that hosts of one generation are of several shapes
                 for slot in range(count if rng.random() < 0.75 else count - 1):
-                    yield Provider(f"{name}-{at}-{device}-{slot}", parent.uuid, {device: inventory(1)})
+                    yield WorldProvider(f"{name}-{at}-{device}-{slot}", parent.uuid, {device: inventory(1)})
 
 
-MIXED: Final = Cloud("mixed", 0.90)
-CLOUDS: Final[Mapping[str, Cloud]] = {
+MIXED: Final = MixedCloud("mixed", 0.90)
+CLOUDS: Final[Mapping[str, MixedCloud]] = {
     each.name: each
     for each in (
         MIXED,
-        Cloud("mixed-full", 0.985),
-        Cloud("unlike", 0.90, alike=False),
-        Cloud("unlike-full", 0.985, alike=False),
+        MixedCloud("mixed-full", 0.985),
+        MixedCloud("unlike", 0.90, alike=False),
+        MixedCloud("unlike-full", 0.985, alike=False),
     )
 }
 
 
-def _node_of(generation: Generation) -> dict[str, dict[str, float]]:
+def _node_of(generation: HostGeneration) -> dict[str, dict[str, float]]:
     inventories = {
         "VCPU": inventory(generation.cpus, allocation_ratio=generation.ratio),
         "MEMORY_MB": inventory(generation.gigabytes * 1024),
@@ -181,7 +183,7 @@ def _node_of(generation: Generation) -> dict[str, dict[str, float]]:
     return inventories
 
 
-def _another(generation: Generation, number: int, rng: random.Random) -> Generation:
+def _unlike_generation(generation: HostGeneration, number: int, rng: random.Random) -> HostGeneration:
     """One that no other host is of: the total of its memory, and so the largest portion, is its own."""
     return replace(
         generation,
@@ -195,11 +197,11 @@ def _another(generation: Generation, number: int, rng: random.Random) -> Generat
     )
 
 
-class _Host:
+class _HostHistory:
     """A host while guests come and go."""
 
     def __init__(
-        self, tree: Sequence[Provider], generation: Generation, disk: str, rng: random.Random
+        self, tree: Sequence[WorldProvider], generation: HostGeneration, disk: str, rng: random.Random
     ) -> None:
         self._rng = rng
         self._disk = disk
@@ -222,27 +224,27 @@ class _Host:
         }
         self._guests: list[dict[str, dict[str, int]]] = []
 
-    def lived(self, full: float) -> list[Guest]:
+    def fill_host(self, full: float) -> list[Guest]:
         """The guests once so much of the VCPU is used, or nothing that comes fits any more."""
         rng = self._rng
-        wanted = full * self._vcpu()
+        wanted = full * self._free_vcpu()
         used = 0
-        total, failed = self._vcpu(), 0
+        total, failed = self._free_vcpu(), 0
         while used < wanted and failed < _FAILURES:
             (flavor,) = rng.choices(_FLAVORS, _WEIGHTS)
-            if used + flavor.node.get("VCPU", 0) > wanted or not self._started(flavor):
+            if used + flavor.node.get("VCPU", 0) > wanted or not self._start_guest(flavor):
                 failed += 1
             else:
                 failed = 0
             if self._guests and not failed and rng.random() < 0.3:
-                self._end(rng.randrange(len(self._guests)))
-            used = total - self._vcpu()
+                self._end_guest(rng.randrange(len(self._guests)))
+            used = total - self._free_vcpu()
         return list(self._guests)
 
-    def _vcpu(self) -> int:
+    def _free_vcpu(self) -> int:
         return sum([self._free[node]["VCPU"] for node in self._nodes])
 
-    def _started(self, flavor: Flavor) -> bool:
+    def _start_guest(self, flavor: MixedFlavor) -> bool:
         nodes = self._rng.sample(self._nodes, len(self._nodes))
         for node in nodes:
             guest = {node: dict(flavor.node)}
@@ -253,23 +255,23 @@ class _Host:
                     continue
                 guest[found] = {flavor.device: 1}
             guest.setdefault(self._disk, {})["DISK_GB"] = flavor.disk
-            if self._fits(guest):
-                self._take(guest, 1)
+            if self._has_room(guest):
+                self._take_amounts(guest, 1)
                 self._guests.append(guest)
                 return True
         return False
 
-    def _fits(self, guest: Guest) -> bool:
+    def _has_room(self, guest: Guest) -> bool:
         return all(
             amount <= self._free[uuid].get(name, 0)
             for uuid, amounts in guest.items()
             for name, amount in amounts.items()
         )
 
-    def _end(self, at: int) -> None:
-        self._take(self._guests.pop(at), -1)
+    def _end_guest(self, at: int) -> None:
+        self._take_amounts(self._guests.pop(at), -1)
 
-    def _take(self, guest: Guest, sign: int) -> None:
+    def _take_amounts(self, guest: Guest, sign: int) -> None:
         for uuid, amounts in guest.items():
             for name, amount in amounts.items():
                 self._free[uuid][name] -= sign * amount

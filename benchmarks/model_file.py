@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl
 
 from benchmarks.models import Inventories, snapshot_of
 from benchmarks.queries import QUERIES
-from benchmarks.worlds import WORLDS, Provider
+from benchmarks.worlds import WORLDS, WorldProvider
 from placement.microversion import MAX
 from placement.read_model.columns import WritableModel, decode_model, encode_model
 from placement.read_model.follower import without_collection
@@ -56,21 +56,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for providers in options.providers:
             paths = {name: Path(folder) / name for name in versions}
             for name, version in versions.items():
-                _run(version, f"write(Path({str(paths[name])!r}), {providers}, {options.used})")
+                _run_statement(version, f"write(Path({str(paths[name])!r}), {providers}, {options.used})")
             rows: dict[str, list[list[float]]] = {name: [] for name in versions}
             for _ in range(options.repeats):
                 for name, version in versions.items():
-                    output = _run(version, f"print(*read(Path({str(paths[name])!r})))")
+                    output = _run_statement(version, f"print(*read(Path({str(paths[name])!r})))")
                     rows[name].append([float(each) for each in output.split()])
             for name, measured in rows.items():
-                cells = [_shown(column) for column in zip(*measured, strict=True)]
+                cells = [_format_column(column) for column in zip(*measured, strict=True)]
                 size = f"{paths[name].stat().st_size / 1e6:.1f}"
                 print(f"| {name} | {providers:,} | {size} | " + " | ".join(cells) + " |")
             _print_ratios(rows)
     return 0
 
 
-def _run(version: Path, statement: str) -> str:
+def _run_statement(version: Path, statement: str) -> str:
     """Run a statement with the functions of a version, in a process that has done nothing else."""
     code = f"from pathlib import Path; from benchmarks.model_file import read, write; {statement}"
     done = subprocess.run(
@@ -91,10 +91,10 @@ def _print_ratios(rows: Mapping[str, Sequence[Sequence[float]]]) -> None:
     for column, name in enumerate(("CPU", "clock")):
         pairs = zip(rows["this"], rows["before"], strict=True)
         ratios = [this[column] / before[column] for this, before in pairs]
-        print(f"this / before, {name}: {_shown(ratios)}")
+        print(f"this / before, {name}: {_format_column(ratios)}")
 
 
-def _shown(column: Sequence[float]) -> str:
+def _format_column(column: Sequence[float]) -> str:
     return f"{statistics.median(column):.3g} ({min(column):.3g} to {max(column):.3g})"
 
 
@@ -102,14 +102,14 @@ def write(path: Path, providers: int, share: float) -> None:
     """Write the model of a world with that many providers."""
     rng = random.Random(18)
 
-    def used(provider: Provider, inventories: Inventories) -> Mapping[str, int]:
+    def random_use(provider: WorldProvider, inventories: Inventories) -> Mapping[str, int]:
         return {
             name: rng.randrange(1, max(2, each.capacity))
             for name, each in inventories.items()
             if rng.random() < share
         }
 
-    snapshot = snapshot_of(map(WORLDS["numa"].tree, range(providers // _PER_HOST)), used)
+    snapshot = snapshot_of(map(WORLDS["numa"].tree, range(providers // _PER_HOST)), random_use)
     members = list(snapshot)
     stamps = {each.id: each.described_seq for each in members}
     model = WritableModel("benchmark", NameTable((), ()), {}, {}, float("inf"), members, stamps)
@@ -123,9 +123,9 @@ def read(path: Path) -> tuple[float, float, float, float]:
         _, state = decode_model(ModelFile(str(path)).read())
     clock, busy = time.perf_counter() - clock, time.process_time() - busy
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-    query = next(each for each in QUERIES["numa"] if each.limited)
+    query = next(each for each in QUERIES["numa"] if each.is_limited)
     taken = []
-    for question in islice(query.paths(), _QUESTIONS):
+    for question in islice(query.member_paths(), _QUESTIONS):
         began = time.thread_time()
         find_candidates(state.snapshot, parse_candidates(parse_qsl(question.partition("?")[2]), MAX))
         taken.append(1000 * (time.thread_time() - began))

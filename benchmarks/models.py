@@ -4,7 +4,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, count
 
-from benchmarks.worlds import Provider, Tree
+from benchmarks.worlds import Tree, WorldProvider
 from placement.read_model import provider as model
 from placement.read_model.provider import Inventory
 from placement.read_model.rows import NOTHING, SharedValues
@@ -14,7 +14,7 @@ Inventories = Mapping[str, Inventory]
 
 
 def snapshot_of(
-    trees: Iterable[Tree], used: Callable[[Provider, Inventories], Mapping[str, int]]
+    trees: Iterable[Tree], used: Callable[[WorldProvider, Inventories], Mapping[str, int]]
 ) -> ModelSnapshot:
     """The read model of these trees; ``used`` says how much of the inventories of a provider is."""
     ids: dict[str, int] = {}

@@ -21,7 +21,7 @@ from tests.compute_agent.resctrl import fake
 CLASSES = ("LSR", "LS", "BE")
 
 
-def cost(folder: Path, guests: int, caches: int, rounds: int) -> float:
+def round_seconds(folder: Path, guests: int, caches: int, rounds: int) -> float:
     """Seconds of CPU time for a round, a second apart, with the usual settings."""
     machine = replace(fake.INTEL, l3=tuple(range(caches)), rmids=2 * guests + 64)
     files = fake.FakeResctrl.of(machine, folder / "resctrl")
@@ -29,11 +29,12 @@ def cost(folder: Path, guests: int, caches: int, rounds: int) -> float:
     for target in targets:
         files.make_folder(target.group)
 
-    def threads() -> list[int]:
+    def own_threads() -> list[int]:
         return [int(name) for name in os.listdir("/proc/self/task")]
 
     targets += [
-        MonitorTarget(str(uuid.uuid4()), "LS", "a.class.LS", threads=threads, cpu=0.5) for _ in range(guests)
+        MonitorTarget(str(uuid.uuid4()), "LS", "a.class.LS", threads=own_threads, cpu=0.5)
+        for _ in range(guests)
     ]
     store = SampleStore(folder / "samples.db", 1e9, 10**9)
     loop = MonitorLoop(lambda: targets, store, MonitoringSettings())
@@ -41,7 +42,7 @@ def cost(folder: Path, guests: int, caches: int, rounds: int) -> float:
     now = time.monotonic()
     loop.run_round(now, 0.0)
     for path in files.root.glob("**/mon_groups/*/tasks"):
-        path.write_text("".join(f"{thread}\n" for thread in threads()))
+        path.write_text("".join(f"{thread}\n" for thread in own_threads()))
     begin = time.process_time()
     for number in range(1, rounds + 1):
         loop.run_round(now + number, float(number))
@@ -57,7 +58,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     for guests, caches in ((10, 2), (100, 2), (100, 8)):
         with tempfile.TemporaryDirectory() as folder:
-            used = cost(Path(folder), guests, caches, rounds)
+            used = round_seconds(Path(folder), guests, caches, rounds)
         print(
             f"{guests} guests, {caches} caches: {used * 1e3:.2f} ms a round, {used * 100:.2f} % of a core"
             " with one round a second"

@@ -20,9 +20,9 @@ import orjson
 import sqlalchemy as sa
 from werkzeug.test import run_wsgi_app
 
-from benchmarks.decisions import CLASSES, filling
+from benchmarks.decisions import CLASSES, host_guests
 from benchmarks.loading import load_directly
-from benchmarks.profile_query import application, environ
+from benchmarks.profile_query import make_application, make_environ
 from benchmarks.worlds import WORLDS, uuid_of
 from placement.api.garbage import GcScheduler
 from placement.db import migration, tables
@@ -40,7 +40,7 @@ Question = tuple[str, str] | tuple[str, str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Answer:
+class TimedAnswer:
     """What came, and the seconds that it took by the clock and of work."""
 
     status: str
@@ -49,23 +49,23 @@ class Answer:
     work: float
 
 
-class Service:
+class LocalService:
     """The application, asked in this process."""
 
     def __init__(self, url: str) -> None:
-        self._app = application(url)
+        self._app = make_application(url)
 
-    def ask(self, question: Question) -> Answer:
+    def ask_question(self, question: Question) -> TimedAnswer:
         """Ask, and read the whole answer."""
         method, path, *body = question
-        asked = environ(method, path, orjson.dumps(body[0]) if body else None)
+        asked = make_environ(method, path, orjson.dumps(body[0]) if body else None)
         began, work = time.perf_counter(), thread_time()
         chunks, status, _ = run_wsgi_app(self._app, asked, buffered=True)
         size = sum(map(len, chunks))
-        return Answer(status, size, time.perf_counter() - began, thread_time() - work)
+        return TimedAnswer(status, size, time.perf_counter() - began, thread_time() - work)
 
 
-def fill(url: str, hosts: int) -> int:
+def fill_hosts(url: str, hosts: int) -> int:
     """Put guests on flat hosts until these are nearly full; how many."""
     rng = random.Random(3)
     engine = sa.create_engine(url)
@@ -77,7 +77,7 @@ def fill(url: str, hosts: int) -> int:
         consumers: list[dict[str, Any]] = []
         held: list[dict[str, Any]] = []
         for number in range(hosts):
-            for guest in filling(rng):
+            for guest in host_guests(rng):
                 key = len(consumers) + 1
                 name = str(uuid.UUID(int=rng.getrandbits(128), version=4))
                 owner = {"project_id": f"p{key % 50}", "user_id": "u", "consumer_type": "INSTANCE"}
@@ -98,7 +98,7 @@ def fill(url: str, hosts: int) -> int:
     return len(consumers)
 
 
-def questions(hosts: int) -> Iterator[tuple[str, Question]]:
+def large_questions(hosts: int) -> Iterator[tuple[str, Question]]:
     """The large ones."""
     drained = [uuid_of(f"flat-{number}") for number in range(min(1000, hosts // 10))]
     flavors = [{"name": "one", "query": FITS}]
@@ -116,9 +116,9 @@ def questions(hosts: int) -> Iterator[tuple[str, Question]]:
     yield "usages of a project", ("GET", "/usages?project_id=p1")
     yield "candidates without a limit", ("GET", f"/allocation_candidates?{FITS}")
     yield "an explanation", ("POST", "/ext/v1/explanations", {"query": FITS_NOWHERE})
-    yield "a refused claim", ("POST", "/ext/v1/claims", _claims(1, query=FITS_NOWHERE))
-    yield "a claim by order", ("POST", "/ext/v1/claims", _claims(1, **by_order))
-    yield "64 claims by order", ("POST", "/ext/v1/claims", _claims(64, **by_order))
+    yield "a refused claim", ("POST", "/ext/v1/claims", _claims_body(1, query=FITS_NOWHERE))
+    yield "a claim by order", ("POST", "/ext/v1/claims", _claims_body(1, **by_order))
+    yield "64 claims by order", ("POST", "/ext/v1/claims", _claims_body(64, **by_order))
     yield "capacity", ("POST", "/ext/v1/capacity", {"flavors": flavors})
     yield "capacity, 20 flavors", ("POST", "/ext/v1/capacity", {"flavors": many})
     for some in (drained[:10], drained):
@@ -129,7 +129,7 @@ def questions(hosts: int) -> Iterator[tuple[str, Question]]:
     yield "changes", ("GET", "/ext/v1/changes")
 
 
-def _claims(number: int, **fields: Any) -> Mapping[str, Any]:
+def _claims_body(number: int, **fields: Any) -> Mapping[str, Any]:
     claims = [
         {"consumer_uuid": str(uuid.UUID(int=each, version=4)), "query": FITS, **OWNER, **fields}
         for each in range(number)
@@ -137,52 +137,56 @@ def _claims(number: int, **fields: Any) -> Mapping[str, Any]:
     return {"claims": claims, "dry_run": True}
 
 
-def beside(service: Service, large: Question, times: int) -> list[float]:
+def waits_beside(service: LocalService, large: Question, times: int) -> list[float]:
     """Seconds that the small question took, each time, while the large one was asked some times; sorted."""
-    asking = threading.Thread(target=lambda: [service.ask(large) for _ in range(times)])
+    asking = threading.Thread(target=lambda: [service.ask_question(large) for _ in range(times)])
     asking.start()
-    waits = [service.ask(SMALL).clock]
+    waits = [service.ask_question(SMALL).clock]
     while asking.is_alive():
-        waits.append(service.ask(SMALL).clock)
+        waits.append(service.ask_question(SMALL).clock)
         time.sleep(_PAUSE)
     return sorted(waits)
 
 
-class Turns:
+class TurnWatch:
     """The longest work that a request has done in one turn, in seconds of CPU time of its thread."""
 
     def __init__(self) -> None:
         self.longest = 0.0
         self._began: float | None = None
 
-    def watch(self) -> None:
+    def watch_turns(self) -> None:
         """Take notice of all turns from now on."""
         enter, leave, yield_lock = ReadTurn.__enter__, ReadTurn.__exit__, ReadTurn.yield_lock
 
-        def entering(turn: ReadTurn) -> ReadTurn:
+        def enter_counted(turn: ReadTurn) -> ReadTurn:
             enter(turn)
             self._began = thread_time()
             return turn
 
-        def leaving(turn: ReadTurn, *how: Any) -> None:
-            self._note()
+        def leave_counted(turn: ReadTurn, *how: Any) -> None:
+            self._note_turn()
             leave(turn, *how)
 
-        def giving_way(turn: ReadTurn, snapshot: ModelSnapshot) -> None:
-            self._note()
+        def yield_counted(turn: ReadTurn, snapshot: ModelSnapshot) -> None:
+            self._note_turn()
             yield_lock(turn, snapshot)
             self._began = thread_time()
 
-        ReadTurn.__enter__, ReadTurn.__exit__, ReadTurn.yield_lock = entering, leaving, giving_way  # type: ignore[method-assign]  # to look on
+        ReadTurn.__enter__, ReadTurn.__exit__, ReadTurn.yield_lock = (
+            enter_counted,
+            leave_counted,
+            yield_counted,
+        )  # type: ignore[method-assign]  # to look on
 
-    def _note(self) -> None:
+    def _note_turn(self) -> None:
         assert self._began is not None
         self.longest = max(self.longest, thread_time() - self._began)
 
-    def of(self, service: Service, large: Question) -> float:
+    def longest_turn(self, service: LocalService, large: Question) -> float:
         """The longest of one request."""
         self.longest = 0.0
-        service.ask(large)
+        service.ask_question(large)
         return self.longest
 
 
@@ -198,16 +202,16 @@ def main() -> None:
         url = server.fresh_database()
         migration.upgrade_schema(url)
         load_directly(url, WORLDS["flat"], options.hosts)
-        guests = fill(url, options.hosts)
-        service = Service(url)
-        service.ask(SMALL)
+        guests = fill_hosts(url, options.hosts)
+        service = LocalService(url)
+        service.ask_question(SMALL)
         print(f"{options.hosts} hosts, {guests} guests; milliseconds")
-        turns = Turns()
-        turns.watch()
-        for name, large in questions(options.hosts):
+        turns = TurnWatch()
+        turns.watch_turns()
+        for name, large in large_questions(options.hosts):
             if options.only in name:
-                alone, longest = service.ask(large), turns.of(service, large)
-                waits = beside(service, large, options.times)
+                alone, longest = service.ask_question(large), turns.longest_turn(service, large)
+                waits = waits_beside(service, large, options.times)
                 print(
                     f"{name:30} {alone.status[:3]} {alone.size:>9} bytes, {1000 * alone.work:6.0f} of work, "
                     f"longest turn {1000 * longest:6.1f}; "

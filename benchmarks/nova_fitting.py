@@ -30,15 +30,15 @@ CELL_MEMORY_MB, GUEST_MEMORY_MB = 1 << 20, 1
 """So much and so little that only CPUs decide."""
 
 
-class Host:
+class NovaHost:
     """The NUMA cells of one host, and the guests on them."""
 
     def __init__(self, cells, pack):
         nova.conf.CONF.set_override("packing_host_numa_cells_allocation_strategy", pack, group="compute")
-        self.topology = objects.NUMATopology(cells=[_cell(cell) for cell in cells])
+        self.topology = objects.NUMATopology(cells=[_make_cell(cell) for cell in cells])
         self.guests = {}
 
-    def arrive(self, guest, vcpus, thread_policy):
+    def place_guest(self, guest, vcpus, thread_policy):
         """CPUs of the guest, or None; nanoseconds."""
         flavor = objects.Flavor(
             vcpus=vcpus,
@@ -60,13 +60,13 @@ class Host:
         (cell,) = fitted.cells
         return [cpu for _, cpu in sorted(cell.cpu_pinning_raw.items())], nanoseconds
 
-    def depart(self, guest):
+    def remove_guest(self, guest):
         """Give the CPUs of the guest back."""
         fitted = self.guests.pop(guest)
         self.topology = hardware.numa_usage_from_instance_numa(self.topology, fitted, free=True)
 
 
-def _cell(cell):
+def _make_cell(cell):
     return objects.NUMACell(
         id=cell["id"],
         cpuset=set(cell["cpus"]),
@@ -92,12 +92,14 @@ def main():
         question = json.loads(line)
         answer = {}
         if "host" in question:
-            host = Host(question["host"], question["pack"])
+            host = NovaHost(question["host"], question["pack"])
         elif "arrive" in question:
-            cpus, nanoseconds = host.arrive(question["arrive"], question["vcpus"], question["thread_policy"])
+            cpus, nanoseconds = host.place_guest(
+                question["arrive"], question["vcpus"], question["thread_policy"]
+            )
             answer = {"cpus": cpus, "nanoseconds": nanoseconds}
         else:
-            host.depart(question["depart"])
+            host.remove_guest(question["depart"])
         print(json.dumps(answer), flush=True)
 
 

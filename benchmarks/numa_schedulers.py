@@ -51,42 +51,42 @@ Taken = dict[int, Amount]
 
 
 @dataclass(frozen=True)
-class Step:
+class GuestStep:
     """A guest comes that wants so much, or the guest with that number leaves, if it is there."""
 
     guest: int
     wants: Amount | None
 
 
-def steps(seed: int, count: int) -> Iterator[Step]:
+def guest_steps(seed: int, count: int) -> Iterator[GuestStep]:
     """Who comes and goes."""
     rng = random.Random(seed)
     present: list[int] = []
     for number in range(count):
         if present and number > count // 4 and rng.random() < STAY:
-            yield Step(present.pop(rng.randrange(len(present))), None)
+            yield GuestStep(present.pop(rng.randrange(len(present))), None)
         else:
             cpus = rng.choice(SIZES)
             present.append(number)
-            yield Step(number, (cpus, cpus * rng.choice(MEMORY_PER_CPU)))
+            yield GuestStep(number, (cpus, cpus * rng.choice(MEMORY_PER_CPU)))
 
 
 @dataclass
-class Host:
+class ZonedHost:
     """What is free of the zones of a host: the first two are near each other, and the other two."""
 
     free: list[Amount]
 
     @classmethod
-    def of(cls, number: int) -> "Host":
+    def from_number(cls, number: int) -> "ZonedHost":
         """Every third host has four zones, the others two."""
         return cls([(CPUS, MEMORY)] * (2 if number % 3 else 4))
 
-    def sums(self, zones: Sequence[int]) -> Amount:
+    def free_sums(self, zones: Sequence[int]) -> Amount:
         return sum(self.free[each][0] for each in zones), sum(self.free[each][1] for each in zones)
 
 
-def distance(zones: Sequence[int]) -> float:
+def mean_distance(zones: Sequence[int]) -> float:
     """The mean of all pairs, each zone with itself (10) among them."""
     pairs = [
         10 if one == other else NEAR if one // 2 == other // 2 else FAR for one in zones for other in zones
@@ -98,46 +98,46 @@ Chosen = tuple[int, Sequence[int]] | None
 """A host and zones of it, in the order in which they are filled; None refuses."""
 
 
-def _smallest(host: Host, wants: Amount) -> list[tuple[int, ...]]:
+def _smallest_sets(host: ZonedHost, wants: Amount) -> list[tuple[int, ...]]:
     """All combinations of as few zones as have so much free."""
     for size in range(1, len(host.free) + 1):
         found = [
             zones
             for zones in combinations(range(len(host.free)), size)
-            if all(have >= want for have, want in zip(host.sums(zones), wants, strict=True))
+            if all(have >= want for have, want in zip(host.free_sums(zones), wants, strict=True))
         ]
         if found:
             return found
     return []
 
 
-def least_numa(hosts: Sequence[Host], wants: Amount) -> Chosen:
+def choose_least_numa(hosts: Sequence[ZonedHost], wants: Amount) -> Chosen:
     """LeastNUMANodes where kubelet's policy is best-effort: it takes the combination that was scored."""
     step = 100 // MAX_ZONES
 
-    def scored() -> Iterator[tuple[float, int, Sequence[int]]]:
+    def scored_hosts() -> Iterator[tuple[float, int, Sequence[int]]]:
         for number, host in enumerate(hosts):
-            fitting = _smallest(host, wants)
+            fitting = _smallest_sets(host, wants)
             if not fitting:
                 continue
-            best = min(fitting, key=distance)
-            least = min(map(distance, combinations(range(len(host.free)), len(best))))
-            yield 100 - len(best) * step + (step / 2 if distance(best) == least else 0), -number, best
+            best = min(fitting, key=mean_distance)
+            least = min(map(mean_distance, combinations(range(len(host.free)), len(best))))
+            yield 100 - len(best) * step + (step / 2 if mean_distance(best) == least else 0), -number, best
 
-    best = max(scored(), default=None, key=lambda each: each[:2])
+    best = max(scored_hosts(), default=None, key=lambda each: each[:2])
     return None if best is None else (-best[1], best[2])
 
 
-def single_numa(hosts: Sequence[Host], wants: Amount) -> Chosen:
+def choose_single_numa(hosts: Sequence[ZonedHost], wants: Amount) -> Chosen:
     """The same where the policy is single-numa-node, which filters: all scores are equal."""
     for number, host in enumerate(hosts):
-        fitting = _smallest(host, wants)
+        fitting = _smallest_sets(host, wants)
         if fitting and len(fitting[0]) == 1:
             return number, fitting[0]
     return None
 
 
-def _by_free(host: Host, cpus: int) -> list[int]:
+def _by_free(host: ZonedHost, cpus: int) -> list[int]:
     """Zones of the most free CPUs, as many as it takes."""
     zones: list[int] = []
     for zone in sorted(range(len(host.free)), key=lambda each: (-host.free[each][0], each)):
@@ -146,31 +146,31 @@ def _by_free(host: Host, cpus: int) -> list[int]:
     return zones
 
 
-def crane(hosts: Sequence[Host], wants: Amount) -> Chosen:
+def choose_crane(hosts: Sequence[ZonedHost], wants: Amount) -> Chosen:
     """Crane's scorer of guests that do not ask to be aware: CPUs decide, memory counts for the whole host."""
     fitting = [
         (100 / len(zones), -number, zones)
         for number, host in enumerate(hosts)
-        if all(have >= want for have, want in zip(host.sums(range(len(host.free))), wants, strict=True))
+        if all(have >= want for have, want in zip(host.free_sums(range(len(host.free))), wants, strict=True))
         for zones in [_by_free(host, wants[0])]
     ]
     best = max(fitting, default=None, key=lambda each: each[:2])
     return None if best is None else (-best[1], best[2])
 
 
-def crane_aware(hosts: Sequence[Host], wants: Amount) -> Chosen:
+def choose_crane_aware(hosts: Sequence[ZonedHost], wants: Amount) -> Chosen:
     """Crane's scorer of those that do: one zone has all CPUs, or they are refused."""
     found = [
         (number, zones)
         for number, host in enumerate(hosts)
-        if host.sums(range(len(host.free)))[1] >= wants[1]
+        if host.free_sums(range(len(host.free)))[1] >= wants[1]
         for zones in [_by_free(host, wants[0])]
         if len(zones) == 1 and host.free[zones[0]][0] >= wants[0]
     ]
     return found[0] if found else None
 
 
-def fill(host: Host, zones: Sequence[int], wants: Amount) -> Taken:
+def fill_zones(host: ZonedHost, zones: Sequence[int], wants: Amount) -> Taken:
     """CPUs from the zones in turn; memory from these, and what they have not from those with most of it."""
     cpus, memory = wants
     taken: Taken = {}
@@ -187,14 +187,14 @@ def fill(host: Host, zones: Sequence[int], wants: Amount) -> Taken:
 
 
 @dataclass
-class Outcome:
+class ScheduleOutcome:
     """What became of the guests: refused ones, and the zones of the others."""
 
     refused: int = 0
     refused_cpus: int = 0
     zones: list[Sequence[int]] = field(default_factory=list)
 
-    def note(self, zones: Sequence[int] | None, wants: Amount) -> None:
+    def note_guest(self, zones: Sequence[int] | None, wants: Amount) -> None:
         """What became of one."""
         if zones is None:
             self.refused += 1
@@ -203,14 +203,16 @@ class Outcome:
             self.zones.append(zones)
 
 
-def theirs(scheduler: Callable[[Sequence[Host], Amount], Chosen]) -> Callable[[int, int, int], Outcome]:
+def scheduler_run(
+    scheduler: Callable[[Sequence[ZonedHost], Amount], Chosen],
+) -> Callable[[int, int, int], ScheduleOutcome]:
     """Runs one of the above."""
 
-    def run(seed: int, hosts: int, count: int) -> Outcome:
-        world = [Host.of(number) for number in range(hosts)]
+    def run_guests(seed: int, hosts: int, count: int) -> ScheduleOutcome:
+        world = [ZonedHost.from_number(number) for number in range(hosts)]
         there: dict[int, tuple[int, Taken]] = {}
-        outcome = Outcome()
-        for step in steps(seed, count):
+        outcome = ScheduleOutcome()
+        for step in guest_steps(seed, count):
             if step.wants is None:
                 if step.guest in there:
                     number, taken = there.pop(step.guest)
@@ -220,24 +222,26 @@ def theirs(scheduler: Callable[[Sequence[Host], Amount], Chosen]) -> Callable[[i
                 continue
             chosen = scheduler(world, step.wants)
             if chosen is not None:
-                there[step.guest] = chosen[0], fill(world[chosen[0]], chosen[1], step.wants)
-            outcome.note(None if chosen is None else sorted(there[step.guest][1]), step.wants)
+                there[step.guest] = chosen[0], fill_zones(world[chosen[0]], chosen[1], step.wants)
+            outcome.note_guest(None if chosen is None else sorted(there[step.guest][1]), step.wants)
         return outcome
 
-    return run
+    return run_guests
 
 
-def ours(topology: TopologyPolicy, order: Mapping[str, float]) -> Callable[[int, int, int], Outcome]:
+def claims_run(
+    topology: TopologyPolicy, order: Mapping[str, float]
+) -> Callable[[int, int, int], ScheduleOutcome]:
     """Runs claims with that topology and order."""
 
-    def run(seed: int, hosts: int, count: int) -> Outcome:
-        snapshot, distances = _snapshot(hosts)
+    def run_guests(seed: int, hosts: int, count: int) -> ScheduleOutcome:
+        snapshot, distances = _zoned_snapshot(hosts)
         there: dict[int, HostChoice] = {}
-        outcome, rng = Outcome(), random.Random(seed)
-        for step in steps(seed, count):
+        outcome, rng = ScheduleOutcome(), random.Random(seed)
+        for step in guest_steps(seed, count):
             if step.wants is None:
                 if step.guest in there:
-                    snapshot = with_choice_held(snapshot, _negative(there.pop(step.guest)))
+                    snapshot = with_choice_held(snapshot, _negate_choice(there.pop(step.guest)))
                 continue
             cpus, memory = step.wants
             body = {
@@ -258,44 +262,44 @@ def ours(topology: TopologyPolicy, order: Mapping[str, float]) -> Callable[[int,
             world = ClaimScenario(snapshot, KnownSearches(snapshot), distances=distances)
             found = place_claims(world, [wanted], SearchBudget(), rng)
             if isinstance(found, UnplacedClaim):
-                outcome.note(None, step.wants)
+                outcome.note_guest(None, step.wants)
                 continue
             choice = there[step.guest] = found[0].choice
-            outcome.note(
+            outcome.note_guest(
                 sorted({int(each.name.rpartition("-")[2]) for each, _ in choice.resources}), step.wants
             )
             snapshot = with_choice_held(snapshot, choice)
         return outcome
 
-    return run
+    return run_guests
 
 
-def _negative(choice: HostChoice) -> HostChoice:
+def _negate_choice(choice: HostChoice) -> HostChoice:
     resources = tuple(
         (each, {name: -amount for name, amount in amounts.items()}) for each, amounts in choice.resources
     )
     return replace(choice, resources=resources)
 
 
-def _snapshot(hosts: int) -> tuple[ModelSnapshot, dict[tuple[int, int], int]]:
+def _zoned_snapshot(hosts: int) -> tuple[ModelSnapshot, dict[tuple[int, int], int]]:
     snapshot, distances = ModelSnapshot(), {}
     for number in range(hosts):
         root = len(snapshot) + 1
-        snapshot.put(_provider(root, f"h{number}", None, root, {}, ()))
-        zones = range(root + 1, root + 1 + len(Host.of(number).free))
+        snapshot.put(_make_provider(root, f"h{number}", None, root, {}, ()))
+        zones = range(root + 1, root + 1 + len(ZonedHost.from_number(number).free))
         for zone in zones:
-            stock = {"PCPU": _inventory(CPUS), "MEMORY_MB": _inventory(MEMORY)}
-            snapshot.put(_provider(zone, f"h{number}-{zone - zones[0]}", root, root, stock, (ZONE,)))
+            stock = {"PCPU": _make_inventory(CPUS), "MEMORY_MB": _make_inventory(MEMORY)}
+            snapshot.put(_make_provider(zone, f"h{number}-{zone - zones[0]}", root, root, stock, (ZONE,)))
         for one, other in combinations(zones, 2):
             distances[one, other] = NEAR if (one - zones[0]) // 2 == (other - zones[0]) // 2 else FAR
     return snapshot, distances
 
 
-def _inventory(total: int) -> Inventory:
+def _make_inventory(total: int) -> Inventory:
     return Inventory(total, 0, 1, total, 1, 1.0)
 
 
-def _provider(
+def _make_provider(
     number: int,
     name: str,
     parent: int | None,
@@ -309,18 +313,18 @@ def _provider(
 
 
 ORDER: Final = {"numa_nodes": 4.0, "numa_distance": 2.0, "pack": 1.0}
-SCHEDULERS: Final[Mapping[str, Callable[[int, int, int], Outcome]]] = {
-    "LeastNUMANodes, best-effort": theirs(least_numa),
-    "LeastNUMANodes, single-numa-node": theirs(single_numa),
-    "crane": theirs(crane),
-    "crane, aware": theirs(crane_aware),
-    "claims, best-effort": ours(TopologyPolicy.BEST_EFFORT, ORDER),
-    "claims, restricted": ours(TopologyPolicy.RESTRICTED, ORDER),
-    "claims, single-numa-node": ours(TopologyPolicy.SINGLE_NUMA, ORDER),
+SCHEDULERS: Final[Mapping[str, Callable[[int, int, int], ScheduleOutcome]]] = {
+    "LeastNUMANodes, best-effort": scheduler_run(choose_least_numa),
+    "LeastNUMANodes, single-numa-node": scheduler_run(choose_single_numa),
+    "crane": scheduler_run(choose_crane),
+    "crane, aware": scheduler_run(choose_crane_aware),
+    "claims, best-effort": claims_run(TopologyPolicy.BEST_EFFORT, ORDER),
+    "claims, restricted": claims_run(TopologyPolicy.RESTRICTED, ORDER),
+    "claims, single-numa-node": claims_run(TopologyPolicy.SINGLE_NUMA, ORDER),
 }
 
 
-def row(name: str, seeds: Sequence[int], hosts: int, count: int) -> list[object]:
+def table_row(name: str, seeds: Sequence[int], hosts: int, count: int) -> list[object]:
     """A line of the table: sums over the seeds."""
     outcomes = [SCHEDULERS[name](seed, hosts, count) for seed in seeds]
     zones = [each for outcome in outcomes for each in outcome.zones]
@@ -332,7 +336,7 @@ def row(name: str, seeds: Sequence[int], hosts: int, count: int) -> list[object]
         sum(each.refused_cpus for each in outcomes),
         len(split),
         sum(len(each) - 1 for each in split),
-        f"{sum(map(distance, split)) / len(split):.1f}" if split else "",
+        f"{sum(map(mean_distance, split)) / len(split):.1f}" if split else "",
     ]
 
 
@@ -350,7 +354,7 @@ def main() -> None:
     table.align["scheduler"] = "l"
     table.set_style(TableStyle.MARKDOWN)
     for name in SCHEDULERS:
-        table.add_row(row(name, range(1, options.seeds + 1), options.hosts, options.steps))
+        table.add_row(table_row(name, range(1, options.seeds + 1), options.hosts, options.steps))
     print(table)
 
 

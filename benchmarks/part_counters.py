@@ -96,7 +96,7 @@ class ThreadAccount:
         self.nested = dict.fromkeys(PARTS, 0)
         self._since = time.thread_time_ns()
 
-    def enter(self, part: str) -> None:
+    def enter_part(self, part: str) -> None:
         """Begin a part, which interrupts the current part."""
         now, current = time.thread_time_ns(), self._parts[-1]
         self.spent[current] += now - self._since
@@ -105,7 +105,7 @@ class ThreadAccount:
         self._parts.append(part)
         self._since = now
 
-    def leave(self) -> None:
+    def leave_part(self) -> None:
         """Return to the part that was interrupted."""
         now = time.thread_time_ns()
         self.spent[self._parts.pop()] += now - self._since
@@ -126,17 +126,17 @@ _ACCOUNTS: Final[list[ThreadAccount]] = []
 _THREAD: Final = _CountedThread()
 
 
-def counted(function: Callable[..., Any], part: str) -> Callable[..., Any]:
+def with_counter(function: Callable[..., Any], part: str) -> Callable[..., Any]:
     """Return the function with a counter around it."""
 
     @wraps(function)
     def call_counted(*args: Any, **kwargs: Any) -> Any:
         account = _THREAD.account
-        account.enter(part)
+        account.enter_part(part)
         try:
             return function(*args, **kwargs)
         finally:
-            account.leave()
+            account.leave_part()
 
     return call_counted
 
@@ -148,15 +148,15 @@ def install_counters() -> None:
             place = getattr(owner, name)
             if isinstance(place, property):
                 # the getter of a property is a function of one argument
-                setattr(owner, name, property(counted(place.fget, part)))
+                setattr(owner, name, property(with_counter(place.fget, part)))
             else:
-                setattr(owner, name, counted(place, part))
+                setattr(owner, name, with_counter(place, part))
     create_app = middleware.create_app
 
     def create_counted() -> Flask:
         app = create_app()
         for endpoint, view in app.view_functions.items():
-            app.view_functions[endpoint] = counted(view, "handler")
+            app.view_functions[endpoint] = with_counter(view, "handler")
         return app
 
     middleware._handlers = create_counted
@@ -165,9 +165,9 @@ def install_counters() -> None:
 
 def _count_collection(phase: str, info: Mapping[str, int]) -> None:
     if phase == "start":
-        _THREAD.account.enter(_COLLECTION)
+        _THREAD.account.enter_part(_COLLECTION)
     else:
-        _THREAD.account.leave()
+        _THREAD.account.leave_part()
 
 
 def read_counters() -> Mapping[str, Any]:
@@ -182,18 +182,18 @@ def read_counters() -> Mapping[str, Any]:
 
 
 def _counter_cost() -> tuple[float, float]:
-    def idle() -> None:
+    def do_nothing() -> None:
         pass
 
     before = _THREAD.account
     account = _THREAD.account = ThreadAccount()
-    function = counted(idle, _COLLECTION)
+    function = with_counter(do_nothing, _COLLECTION)
     for _ in range(_ROUNDS):
         function()
-    account.leave()
+    account.leave_part()
     began = time.thread_time_ns()
     for _ in range(_ROUNDS):
-        idle()
+        do_nothing()
     bare = (time.thread_time_ns() - began) / _ROUNDS
     _THREAD.account = before
     before.skip_past()

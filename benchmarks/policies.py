@@ -25,9 +25,9 @@ from typing import Final
 
 from prettytable import PrettyTable, TableStyle
 
-from benchmarks.policy_judge import Judge
-from benchmarks.policy_sides import Nova, Ours, Side
-from benchmarks.policy_streams import Arrival, Departure, Guest, amount, stream
+from benchmarks.policy_judge import PlacementJudge
+from benchmarks.policy_sides import NovaPolicy, OurPolicy, PolicySide
+from benchmarks.policy_streams import GuestArrival, GuestDeparture, StreamGuest, claimed_cpus, make_stream
 from benchmarks.reference import ReferenceMissing, environment
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
@@ -58,7 +58,7 @@ FULLEST, EMPTIEST, HOST = ZONES = ("fullest node first", "emptiest node first", 
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class PolicyScore:
     """How a side did on a machine. Times are microseconds of CPU time for one decision."""
 
     machine: str
@@ -74,13 +74,13 @@ class Score:
     p99: float
 
     @property
-    def needless(self) -> int:
+    def needless_splits(self) -> int:
         """Guests that cross more NUMA nodes or more L3 domains than need be, each counted for both."""
         return self.split_nodes + self.split_l3s
 
 
 @dataclass(slots=True)
-class Record:
+class PolicyRecord:
     """What happened; cores and loads after each step since the first departure, nanoseconds of decisions."""
 
     accepted: int = 0
@@ -90,9 +90,9 @@ class Record:
     loads: list[float] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
 
-    def score(self, machine: str, zones: str, side: str) -> Score:
+    def make_score(self, machine: str, zones: str, side: str) -> PolicyScore:
         """The sums, means, median and percentile."""
-        return Score(
+        return PolicyScore(
             machine,
             zones,
             side,
@@ -100,14 +100,14 @@ class Record:
             self.accepted,
             self.split_nodes,
             self.split_l3s,
-            _mean(self.whole_cores),
-            _mean(self.loads),
+            _mean_or_nan(self.whole_cores),
+            _mean_or_nan(self.loads),
             statistics.median(self.times) / 1000,
             statistics.quantiles(self.times, n=100)[98] / 1000,
         )
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean_or_nan(values: Sequence[float]) -> float:
     """Not a number where nobody left: short streams do not fill large hosts."""
     return statistics.fmean(values) if values else math.nan
 
@@ -116,7 +116,7 @@ class WrongPlacement(Exception):
     """Somebody gave CPUs away that were not free, or not as many as were asked for."""
 
 
-def machines(folder: Path, wanted: Sequence[str]) -> Iterator[tuple[str, HostTopology]]:
+def read_machines(folder: Path, wanted: Sequence[str]) -> Iterator[tuple[str, HostTopology]]:
     """Names and topologies.
 
     :raises FileNotFoundError: where there is no such archive.
@@ -132,30 +132,35 @@ def machines(folder: Path, wanted: Sequence[str]) -> Iterator[tuple[str, HostTop
             yield name, read_topology(root)
 
 
-def run(topology: HostTopology, steps: Iterable[Arrival | Departure], side: Side, record: Record) -> None:
+def run_stream(
+    topology: HostTopology,
+    steps: Iterable[GuestArrival | GuestDeparture],
+    side: PolicySide,
+    record: PolicyRecord,
+) -> None:
     """Put a stream to a side.
 
     :raises WrongPlacement: when it gives away what is not free.
     """
-    judge = Judge(topology)
+    judge = PlacementJudge(topology)
     held: dict[str, frozenset[int]] = {}
     free = topology.online
     is_full = False
     for step in steps:
         match step:
-            case Departure(name):
+            case GuestDeparture(name):
                 is_full = True
                 if name in held:
-                    side.depart(name)
+                    side.remove_guest(name)
                     free |= held.pop(name)
-            case Arrival(guest):
-                decision = side.arrive(guest)
+            case GuestArrival(guest):
+                decision = side.place_guest(guest)
                 record.times.append(decision.nanoseconds)
                 if decision.cpus is not None:
-                    taken = _taken(topology, guest, decision.cpus)
+                    taken = _taken_cpus(topology, guest, decision.cpus)
                     if not taken <= free or len(decision.cpus) != guest.vcpus:
                         raise WrongPlacement(f"{guest} on {sorted(decision.cpus)} of {sorted(free)}")
-                    split = judge.split(free, guest, decision.cpus)
+                    split = judge.judge_split(free, guest, decision.cpus)
                     record.accepted += 1
                     record.split_nodes += split.nodes > 0
                     record.split_l3s += split.l3s > 0
@@ -166,49 +171,51 @@ def run(topology: HostTopology, steps: Iterable[Arrival | Departure], side: Side
             record.loads.append(1 - len(free) / len(topology.online))
 
 
-def _taken(topology: HostTopology, guest: Guest, cpus: frozenset[int]) -> frozenset[int]:
+def _taken_cpus(topology: HostTopology, guest: StreamGuest, cpus: frozenset[int]) -> frozenset[int]:
     if guest.thread_policy is not ThreadPolicy.ISOLATE:
         return cpus
     return cpus.union(*(topology.threads_of(cpu) for cpu in cpus))
 
 
 def without_thread_policies(
-    topology: HostTopology, steps: Iterable[Arrival | Departure]
-) -> Iterator[Arrival | Departure]:
+    topology: HostTopology, steps: Iterable[GuestArrival | GuestDeparture]
+) -> Iterator[GuestArrival | GuestDeparture]:
     """The same amounts, for a policy that knows no thread policies."""
     for step in steps:
-        if isinstance(step, Arrival):
+        if isinstance(step, GuestArrival):
             guest = step.guest
-            step = Arrival(replace(guest, vcpus=amount(topology, guest), thread_policy=ThreadPolicy.PREFER))
+            step = GuestArrival(
+                replace(guest, vcpus=claimed_cpus(topology, guest), thread_policy=ThreadPolicy.PREFER)
+            )
         yield step
 
 
-def compare(
-    name: str, topology: HostTopology, arrivals: int, seeds: int, nova: Nova | None
-) -> Iterator[Score]:
+def compare_sides(
+    name: str, topology: HostTopology, arrivals: int, seeds: int, nova: NovaPolicy | None
+) -> Iterator[PolicyScore]:
     """All sides on one machine, by turns on each stream. Nova has no guests that may be on several nodes."""
     nodes = [node.cpus for node in topology.numa_nodes if node.cpus]
     for zones in ZONES:
         is_host, pack = zones == HOST, zones != EMPTIEST
-        records = {side: Record() for side in SIDES if side != NOVA_SIDE or (nova and not is_host)}
+        records = {side: PolicyRecord() for side in SIDES if side != NOVA_SIDE or (nova and not is_host)}
         for seed in range(seeds):
             for side, record in records.items():
-                steps = stream(topology, arrivals, seed)
+                steps = make_stream(topology, arrivals, seed)
                 if side == NOVA_SIDE:
                     assert nova is not None
-                    nova.begin(topology, pack)
-                    run(topology, steps, nova, record)
+                    nova.begin_host(topology, pack)
+                    run_stream(topology, steps, nova, record)
                     continue
                 if side == "static":
                     steps = without_thread_policies(topology, steps)
                 cpus = [topology.online] if is_host else nodes
-                run(topology, steps, Ours(topology, POLICIES[side], cpus, pack), record)
-        yield from (record.score(name, zones, side) for side, record in records.items())
+                run_stream(topology, steps, OurPolicy(topology, POLICIES[side], cpus, pack), record)
+        yield from (record.make_score(name, zones, side) for side, record in records.items())
 
 
-def table(scores: Iterable[Score]) -> str:
+def format_table(scores: Iterable[PolicyScore]) -> str:
     """A Markdown table: a line for a machine and an order of zones, in each cell the sides in their order."""
-    lines: dict[tuple[str, str], list[Score]] = {}
+    lines: dict[tuple[str, str], list[PolicyScore]] = {}
     for score in scores:
         lines.setdefault((score.machine, score.zones), []).append(score)
     found = PrettyTable(_HEAD, align="r")
@@ -245,7 +252,7 @@ _HEAD = [
 
 
 @dataclass(frozen=True, slots=True)
-class Goals:
+class PolicyGoals:
     """In how many lines of the table topology-aware is as good as it should be beside Nova."""
 
     lines: int
@@ -254,7 +261,7 @@ class Goals:
     twenty_times_faster: int
 
 
-def goals(scores: Iterable[Score]) -> Goals:
+def count_goals(scores: Iterable[PolicyScore]) -> PolicyGoals:
     """Count what is reached."""
     by_line = {(score.machine, score.zones, score.side): score for score in scores}
     pairs = [
@@ -262,10 +269,10 @@ def goals(scores: Iterable[Score]) -> Goals:
         for nova in by_line.values()
         if nova.side == NOVA_SIDE
     ]
-    return Goals(
+    return PolicyGoals(
         len(pairs),
         sum(ours.accepted >= nova.accepted for nova, ours in pairs),
-        sum(2 * ours.needless <= nova.needless for nova, ours in pairs),
+        sum(2 * ours.needless_splits <= nova.needless_splits for nova, ours in pairs),
         sum(20 * ours.median <= nova.median for nova, ours in pairs),
     )
 
@@ -284,7 +291,7 @@ def main() -> None:
     top.add_argument("--topologies", type=Path, default=SHARED / "topologies", metavar="FOLDER")
     arguments = top.parse_args()
     arrivals, streams = (60, 1) if arguments.quick else (arguments.arrivals, arguments.streams)
-    scores: list[Score] = []
+    scores: list[PolicyScore] = []
     with ExitStack() as stack:
         nova = None
         if not arguments.no_nova:
@@ -292,16 +299,16 @@ def main() -> None:
                 programs = environment(NOVA, NOVA_REQUIREMENTS)
             except ReferenceMissing as missing:
                 top.error(f"{missing}\nWithout Nova: --no-nova")
-            nova = stack.enter_context(Nova(programs / "python"))
+            nova = stack.enter_context(NovaPolicy(programs / "python"))
         try:
-            for name, topology in machines(arguments.topologies, arguments.machines):
+            for name, topology in read_machines(arguments.topologies, arguments.machines):
                 print(name, file=sys.stderr, flush=True)
-                scores += compare(name, topology, arrivals, streams, nova)
+                scores += compare_sides(name, topology, arrivals, streams, nova)
         except FileNotFoundError as missing:
             top.error(str(missing))
     sides = [side for side in SIDES if any(score.side == side for score in scores)]
-    print(f"In each cell: {' : '.join(sides)}. Asked: {scores[0].asked:,} guests.\n\n{table(scores)}")
-    reached = goals(scores)
+    print(f"In each cell: {' : '.join(sides)}. Asked: {scores[0].asked:,} guests.\n\n{format_table(scores)}")
+    reached = count_goals(scores)
     if reached.lines:
         print(
             f"\nOf {reached.lines} lines: {reached.never_fewer_accepted} with no fewer accepted than by Nova,"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.policy_streams import Guest
+from benchmarks.policy_streams import StreamGuest
 from compute_agent.host.topology import HostTopology
 from compute_agent.model.guest_settings import ThreadPolicy
 
@@ -11,7 +11,7 @@ CpuSet = frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class NeedlessSplit:
     """In how many NUMA nodes and L3 domains a guest is more than there need be."""
 
     nodes: int
@@ -23,33 +23,35 @@ class Split:
         return self.nodes > 0 or self.l3s > 0
 
 
-class Judge:
+class PlacementJudge:
     """Looks at the placements on one host."""
 
     def __init__(self, topology: HostTopology) -> None:
         self._cores = [core.cpus for core in topology.cores]
-        self._nodes = self._domains(node.cpus for node in topology.numa_nodes if node.cpus)
-        self._l3s = self._domains(cache.cpus for cache in topology.l3_domains)
+        self._nodes = self._domain_cores(node.cpus for node in topology.numa_nodes if node.cpus)
+        self._l3s = self._domain_cores(cache.cpus for cache in topology.l3_domains)
 
-    def split(self, free: CpuSet, guest: Guest, cpus: CpuSet) -> Split:
+    def judge_split(self, free: CpuSet, guest: StreamGuest, cpus: CpuSet) -> NeedlessSplit:
         """Of a guest that was given ``cpus`` (those it uses) when ``free`` CPUs were free on the host."""
-        return Split(
-            _touched(self._nodes, cpus) - self._fewest(self._nodes, free, guest),
-            _touched(self._l3s, cpus) - self._fewest(self._l3s, free, guest),
+        return NeedlessSplit(
+            _touched_domains(self._nodes, cpus) - self._fewest_domains(self._nodes, free, guest),
+            _touched_domains(self._l3s, cpus) - self._fewest_domains(self._l3s, free, guest),
         )
 
     def whole_cores(self, free: CpuSet) -> int:
         """Cores with all their threads free."""
         return sum(core <= free for core in self._cores)
 
-    def _domains(self, parts: Iterable[CpuSet]) -> Mapping[CpuSet, Sequence[CpuSet]]:
+    def _domain_cores(self, parts: Iterable[CpuSet]) -> Mapping[CpuSet, Sequence[CpuSet]]:
         """The cores of each part of the host."""
         return {cpus: [core for core in self._cores if not core.isdisjoint(cpus)] for cpus in parts}
 
-    def _fewest(self, domains: Mapping[CpuSet, Sequence[CpuSet]], free: CpuSet, guest: Guest) -> int:
+    def _fewest_domains(
+        self, domains: Mapping[CpuSet, Sequence[CpuSet]], free: CpuSet, guest: StreamGuest
+    ) -> int:
         """The fewest domains that hold the guest: those with most room, as rooms just add up."""
         rooms = sorted(
-            (_capacity(cores, free & cpus, guest.thread_policy) for cpus, cores in domains.items()),
+            (_thread_capacity(cores, free & cpus, guest.thread_policy) for cpus, cores in domains.items()),
             reverse=True,
         )
         missing, used = guest.vcpus, 0
@@ -60,7 +62,7 @@ class Judge:
         return used
 
 
-def _capacity(cores: Iterable[CpuSet], free: CpuSet, policy: ThreadPolicy) -> int:
+def _thread_capacity(cores: Iterable[CpuSet], free: CpuSet, policy: ThreadPolicy) -> int:
     """How many guest CPUs of a thread policy fit on free CPUs."""
     match policy:
         case ThreadPolicy.ISOLATE:
@@ -71,5 +73,5 @@ def _capacity(cores: Iterable[CpuSet], free: CpuSet, policy: ThreadPolicy) -> in
             return len(free)
 
 
-def _touched(domains: Iterable[CpuSet], cpus: CpuSet) -> int:
+def _touched_domains(domains: Iterable[CpuSet], cpus: CpuSet) -> int:
     return sum(not domain.isdisjoint(cpus) for domain in domains)

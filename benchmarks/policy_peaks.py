@@ -63,7 +63,7 @@ class PeakGuest:
 
 
 @dataclass
-class Score:
+class PeakScore:
     """Sums over the samples that count: CPUs, moves, and the days. ``learning`` are the moves before."""
 
     busy: float = 0.0
@@ -72,7 +72,7 @@ class Score:
     learning: int = 0
     days: int = 0
 
-    def add(self, other: Score) -> None:
+    def add(self, other: PeakScore) -> None:
         """Add the sums of another host."""
         self.busy += other.busy
         self.common += other.common
@@ -81,16 +81,16 @@ class Score:
         self.days += other.days
 
 
-def guests(rng: random.Random, noise: Sequence[float], cpus: int, weeks: int) -> list[PeakGuest]:
+def make_guests(rng: random.Random, noise: Sequence[float], cpus: int, weeks: int) -> list[PeakGuest]:
     """Guests that hold three quarters of the CPUs."""
     found: list[PeakGuest] = []
     while sum(guest.cpus for guest in found) < cpus * 3 // 4:
         count = rng.choice((1, 1, 1, 2, 3))
-        found.append(PeakGuest(f"g{len(found)}", count, _use(rng, noise, count, weeks)))
+        found.append(PeakGuest(f"g{len(found)}", count, _random_use(rng, noise, count, weeks)))
     return found
 
 
-def _use(rng: random.Random, noise: Sequence[float], cpus: int, weeks: int) -> list[float]:
+def _random_use(rng: random.Random, noise: Sequence[float], cpus: int, weeks: int) -> list[float]:
     is_peak, shift = PEAKS[rng.choice(list(PEAKS))], rng.uniform(-1, 1)
     low, high, deviation = rng.uniform(0.02, 0.25), rng.uniform(0.5, 1.0), rng.uniform(0.03, 0.15)
     start = rng.randrange(len(noise) - weeks * 7 * DAY)
@@ -104,10 +104,10 @@ def _use(rng: random.Random, noise: Sequence[float], cpus: int, weeks: int) -> l
     return found
 
 
-def run(topology: HostTopology, guests: Sequence[PeakGuest], side: str, gain: float) -> Score:
+def run_host(topology: HostTopology, guests: Sequence[PeakGuest], side: str, gain: float) -> PeakScore:
     """Place the guests of a host and move them as the agent does; score the second half of the time."""
     length = len(guests[0].samples)
-    counted, score, learnt = length // 2, Score(days=length // 2 // DAY), WeekUses()
+    counted, score, learnt = length // 2, PeakScore(days=length // 2 // DAY), WeekUses()
     supply = CpuSupply(topology, CpuSets(topology.online, frozenset(), frozenset()))
     requests = {
         guest.name: GuestRequest(
@@ -120,7 +120,7 @@ def run(topology: HostTopology, guests: Sequence[PeakGuest], side: str, gain: fl
         found = POLICY(_with_use(supply, assigned, {}), request)
         assert isinstance(found, CpuAssignment)
         assigned[name] = found
-    pairs = _pairs(topology, assigned)
+    pairs = _core_pairs(topology, assigned)
     known: dict[str, LoadProfile] = {}
     for number in range(length):
         used = {guest.name: guest.samples[number] for guest in guests}
@@ -140,7 +140,7 @@ def run(topology: HostTopology, guests: Sequence[PeakGuest], side: str, gain: fl
         move = best_move(here, POLICY, running, gain, recent)
         if move is not None:
             assigned[move.guest] = move.assignment
-            pairs = _pairs(topology, assigned)
+            pairs = _core_pairs(topology, assigned)
             if number >= counted:
                 score.moves += 1
             else:
@@ -158,7 +158,7 @@ def _with_use(
     return replace(supply, holdings=held, use=use, busy=busy)
 
 
-def _pairs(topology: HostTopology, assigned: Mapping[str, CpuAssignment]) -> list[tuple[str, str, int]]:
+def _core_pairs(topology: HostTopology, assigned: Mapping[str, CpuAssignment]) -> list[tuple[str, str, int]]:
     """The pairs of guests that share cores, and the number of these cores."""
     cores = {
         name: frozenset(topology.threads_of(cpu) for cpu in one.held_cpus) for name, one in assigned.items()
@@ -175,12 +175,12 @@ Run = tuple[str, float]
 """A side, and the gain that a move needs (``[policy] rebalance_gain``)."""
 
 
-def compare(number: int, seed: int, weeks: int, runs: Sequence[Run]) -> list[Score]:
+def compare_runs(number: int, seed: int, weeks: int, runs: Sequence[Run]) -> list[PeakScore]:
     """The score of each run on one host of 16 cores with 2 threads."""
     os.environ["TZ"] = "UTC"
     rng, topology = random.Random(f"{seed} {number}"), machine(l3=2, cores=8, threads=2)
-    here = guests(rng, noise_table(random.Random(f"{seed} noise")), len(topology.online), weeks)
-    return [run(topology, here, side, gain) for side, gain in runs]
+    here = make_guests(rng, noise_table(random.Random(f"{seed} noise")), len(topology.online), weeks)
+    return [run_host(topology, here, side, gain) for side, gain in runs]
 
 
 def main() -> None:
@@ -199,16 +199,16 @@ def main() -> None:
         for side in arguments.sides
         for gain in (arguments.gains[:1] if side == OFF else arguments.gains)
     ]
-    totals = [Score() for _ in runs]
-    each = partial(compare, seed=arguments.seed, weeks=arguments.weeks, runs=runs)
+    totals = [PeakScore() for _ in runs]
+    each = partial(compare_runs, seed=arguments.seed, weeks=arguments.weeks, runs=runs)
     with ProcessPoolExecutor(arguments.jobs) as pool:
         for number, scores in enumerate(pool.map(each, range(arguments.hosts)), 1):
             for total, score in zip(totals, scores, strict=True):
                 total.add(score)
-            print(f"\n{number} hosts, seed {arguments.seed}\n\n{_table(runs, totals)}", flush=True)
+            print(f"\n{number} hosts, seed {arguments.seed}\n\n{_format_table(runs, totals)}", flush=True)
 
 
-def _table(runs: Sequence[Run], totals: Sequence[Score]) -> str:
+def _format_table(runs: Sequence[Run], totals: Sequence[PeakScore]) -> str:
     lines = [
         "| side | gain | busy CPUs | of which a core's other guest is busy too | moves a host and day |"
         " while learning |",

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from benchmarks.policy_streams import Guest, amount
+from benchmarks.policy_streams import StreamGuest, claimed_cpus
 from compute_agent.host.topology import HostTopology
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest import CpuAssignment
@@ -27,24 +27,24 @@ PROGRAM = Path(__file__).with_name("nova_fitting.py")
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PlacementDecision:
     """The CPUs that a guest uses, or None; and what it took to decide, in nanoseconds of CPU time."""
 
     cpus: CpuSet | None
     nanoseconds: int
 
 
-class Side(Protocol):
+class PolicySide(Protocol):
     """Places guests on one host, which is empty at first."""
 
-    def arrive(self, guest: Guest) -> Decision:
+    def place_guest(self, guest: StreamGuest) -> PlacementDecision:
         """CpuLocation a guest, or refuse it."""
 
-    def depart(self, name: str) -> None:
+    def remove_guest(self, name: str) -> None:
         """A guest that was accepted gives back what it had."""
 
 
-class Ours:
+class OurPolicy:
     """One of our policies."""
 
     def __init__(self, topology: HostTopology, policy: Policy, zones: Sequence[CpuSet], pack: bool) -> None:
@@ -53,10 +53,10 @@ class Ours:
         self._pack = pack
         self._holdings: dict[str, CpuSet] = {}
 
-    def arrive(self, guest: Guest) -> Decision:
+    def place_guest(self, guest: StreamGuest) -> PlacementDecision:
         """CpuLocation a guest, or refuse it."""
         supply = CpuSupply(self._topology, self._sets, dict(self._holdings))
-        needed = amount(self._topology, guest)
+        needed = claimed_cpus(self._topology, guest)
         nanoseconds = 0
         for zone in self._zones_with(needed):
             demand = ProviderDemand("zone", zone, pcpu=needed)
@@ -66,25 +66,25 @@ class Ours:
             nanoseconds += time.process_time_ns() - started
             if isinstance(found, CpuAssignment):
                 self._holdings[guest.name] = found.held_cpus
-                return Decision(found.cpus, nanoseconds)
-        return Decision(None, nanoseconds)
+                return PlacementDecision(found.cpus, nanoseconds)
+        return PlacementDecision(None, nanoseconds)
 
-    def depart(self, name: str) -> None:
+    def remove_guest(self, name: str) -> None:
         """A guest that was accepted gives back what it had."""
         del self._holdings[name]
 
     def _zones_with(self, needed: int) -> list[CpuSet]:
         free = self._topology.online.difference(*self._holdings.values())
 
-        def fullness(zone: CpuSet) -> tuple[int, int]:
+        def zone_fullness(zone: CpuSet) -> tuple[int, int]:
             guests = sum(not zone.isdisjoint(cpus) for cpus in self._holdings.values())
             return -len(zone & free), guests
 
         with_room = [zone for zone in self._zones if len(zone & free) >= needed]
-        return sorted(with_room, key=fullness, reverse=self._pack)
+        return sorted(with_room, key=zone_fullness, reverse=self._pack)
 
 
-class Nova:
+class NovaPolicy:
     """Nova's fitting of guests to NUMA cells; a context manager, which ends its process."""
 
     def __init__(self, python: Path) -> None:
@@ -110,7 +110,7 @@ class Nova:
         self._process.stdin.close()
         self._process.wait()
 
-    def begin(self, topology: HostTopology, pack: bool) -> None:
+    def begin_host(self, topology: HostTopology, pack: bool) -> None:
         """Go to an empty host."""
         cells = [
             {
@@ -121,21 +121,21 @@ class Nova:
             for node in topology.numa_nodes
             if node.cpus
         ]
-        self._ask({"host": cells, "pack": pack})
+        self._ask_nova({"host": cells, "pack": pack})
 
-    def arrive(self, guest: Guest) -> Decision:
+    def place_guest(self, guest: StreamGuest) -> PlacementDecision:
         """CpuLocation a guest, or refuse it."""
-        answer = self._ask(
+        answer = self._ask_nova(
             {"arrive": guest.name, "vcpus": guest.vcpus, "thread_policy": str(guest.thread_policy)}
         )
         cpus = answer["cpus"]
-        return Decision(None if cpus is None else frozenset(cpus), answer["nanoseconds"])
+        return PlacementDecision(None if cpus is None else frozenset(cpus), answer["nanoseconds"])
 
-    def depart(self, name: str) -> None:
+    def remove_guest(self, name: str) -> None:
         """A guest that was accepted gives back what it had."""
-        self._ask({"depart": name})
+        self._ask_nova({"depart": name})
 
-    def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask_nova(self, question: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(question), file=self._process.stdin, flush=True)

@@ -15,7 +15,7 @@ PERIOD = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
+class StreamGuest:
     """A guest of one NUMA node with dedicated CPUs."""
 
     name: str
@@ -24,14 +24,14 @@ class Guest:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class GuestArrival:
     """A guest comes."""
 
-    guest: Guest
+    guest: StreamGuest
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class GuestDeparture:
     """A guest leaves, if it was accepted."""
 
     name: str
@@ -42,13 +42,13 @@ def threads_per_core(topology: HostTopology) -> int:
     return max(len(core.cpus) for core in topology.cores)
 
 
-def amount(topology: HostTopology, guest: Guest) -> int:
+def claimed_cpus(topology: HostTopology, guest: StreamGuest) -> int:
     """The CPUs that a guest takes away from others: with thread policy isolate whole cores."""
     isolated = guest.thread_policy is ThreadPolicy.ISOLATE
     return guest.vcpus * (threads_per_core(topology) if isolated else 1)
 
 
-def stream(topology: HostTopology, arrivals: int, seed: int) -> Iterator[Arrival | Departure]:
+def make_stream(topology: HostTopology, arrivals: int, seed: int) -> Iterator[GuestArrival | GuestDeparture]:
     """So many arrivals, and departures of random guests between them as the load wants it.
 
     Guests take 1 CPU to half of the smallest NUMA node. Half of them are of thread policy prefer, a quarter
@@ -63,16 +63,16 @@ def stream(topology: HostTopology, arrivals: int, seed: int) -> Iterator[Arrival
     for number in range(arrivals):
         policy = chance.choice(policies)
         largest = max(1, half // threads) if policy is ThreadPolicy.ISOLATE else half
-        guest = Guest(f"guest-{number}", chance.randint(1, largest), policy)
-        here[guest.name] = amount(topology, guest)
-        while sum(here.values()) > _load(number) * len(topology.online):
+        guest = StreamGuest(f"guest-{number}", chance.randint(1, largest), policy)
+        here[guest.name] = claimed_cpus(topology, guest)
+        while sum(here.values()) > _load_of(number) * len(topology.online):
             leaving = chance.choice([name for name in here if name != guest.name])
             del here[leaving]
-            yield Departure(leaving)
-        yield Arrival(guest)
+            yield GuestDeparture(leaving)
+        yield GuestArrival(guest)
 
 
-def _load(number: int) -> float:
+def _load_of(number: int) -> float:
     """A saw that goes up and down between the lowest and the highest load."""
     place = number % PERIOD / PERIOD
     return LOWEST_LOAD + (MAX_LOAD - LOWEST_LOAD) * (1 - abs(2 * place - 1))

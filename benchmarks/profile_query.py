@@ -17,8 +17,8 @@ from werkzeug.datastructures import Headers
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from benchmarks.loading import load_directly
-from benchmarks.queries import QUERIES, Query
-from benchmarks.worlds import WORLDS, World, uuid_of
+from benchmarks.queries import QUERIES, QueryFamily
+from benchmarks.worlds import WORLDS, ProviderWorld, uuid_of
 from placement.api.middleware import build_application
 from placement.conf import new_config
 from placement.db import migration
@@ -27,7 +27,7 @@ from tests import databases
 Environ = dict[str, Any]
 
 
-def parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.profile_query", description=__doc__)
     top.add_argument("--database", choices=databases.KINDS, default="sqlite", help="default: %(default)s")
@@ -48,25 +48,25 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Profile and print."""
-    options = parser().parse_args()
+    options = build_parser().parse_args()
     world = WORLDS["flat" if options.claims else options.world]
     with databases.create(options.database, durable=True) as server:
         url = server.fresh_database()
         migration.upgrade_schema(url)
         load_directly(url, world, options.trees or world.trees)
-        profile(application(url), _environs(options, world), options)
+        profile_requests(make_application(url), _request_environs(options, world), options)
 
 
-def _environs(options: argparse.Namespace, world: World) -> Iterator[Environ]:
+def _request_environs(options: argparse.Namespace, world: ProviderWorld) -> Iterator[Environ]:
     if options.claims:
-        return _claims(options.trees or world.trees)
-    return _decided(options.decided) if options.decided else _gets(_query(options))
+        return _claim_environs(options.trees or world.trees)
+    return _decided_environs(options.decided) if options.decided else _query_environs(_chosen_query(options))
 
 
-def profile(app: WSGIApplication, environs: Iterator[Environ], options: argparse.Namespace) -> None:
+def profile_requests(app: WSGIApplication, environs: Iterator[Environ], options: argparse.Namespace) -> None:
     """Print the time of a request, and where it goes."""
     for _ in range(3):
-        _answer(app, next(environs))
+        _answer_request(app, next(environs))
     prepared = [next(environs) for _ in range(options.count)]
     began, busy = time.perf_counter(), time.process_time()
     _answer_all(app, prepared)
@@ -81,16 +81,16 @@ def profile(app: WSGIApplication, environs: Iterator[Environ], options: argparse
     pstats.Stats(profiler).strip_dirs().sort_stats(options.sort).print_stats(options.lines)
 
 
-def application(url: str) -> WSGIApplication:
+def make_application(url: str) -> WSGIApplication:
     conf = new_config(config_files=())
     conf.set_override("connection", url, "placement_database")
     conf.set_override("auth_strategy", "noauth2", "api")
     return build_application(conf)
 
 
-def _query(options: argparse.Namespace) -> Query:
+def _chosen_query(options: argparse.Namespace) -> QueryFamily:
     if options.path is not None:
-        return Query("", options.path)
+        return QueryFamily("", options.path)
     by_name = {query.name: query for query in QUERIES[options.world]}
     if options.query is None:
         return QUERIES[options.world][0]
@@ -99,11 +99,11 @@ def _query(options: argparse.Namespace) -> Query:
     return by_name[options.query]
 
 
-def _gets(query: Query) -> Iterator[Environ]:
-    return (environ("GET", path) for path in query.paths())
+def _query_environs(query: QueryFamily) -> Iterator[Environ]:
+    return (make_environ("GET", path) for path in query.member_paths())
 
 
-def _claims(hosts: int) -> Iterator[Environ]:
+def _claim_environs(hosts: int) -> Iterator[Environ]:
     number = 0
     while True:
         body = {
@@ -113,11 +113,11 @@ def _claims(hosts: int) -> Iterator[Environ]:
             "consumer_generation": None,
             "consumer_type": "INSTANCE",
         }
-        yield environ("PUT", f"/allocations/{uuid.uuid4()}", orjson.dumps(body))
+        yield make_environ("PUT", f"/allocations/{uuid.uuid4()}", orjson.dumps(body))
         number += 1
 
 
-def _decided(query: str) -> Iterator[Environ]:
+def _decided_environs(query: str) -> Iterator[Environ]:
     claim = {
         "query": query,
         "project_id": "project",
@@ -126,14 +126,14 @@ def _decided(query: str) -> Iterator[Environ]:
         "consumer_generation": None,
     }
     while True:
-        yield environ(
+        yield make_environ(
             "POST",
             "/ext/v1/claims",
             orjson.dumps({"claims": [{"consumer_uuid": str(uuid.uuid4()), **claim}]}),
         )
 
 
-def environ(method: str, path: str, body: bytes | None = None) -> Environ:
+def make_environ(method: str, path: str, body: bytes | None = None) -> Environ:
     headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.39"}
     builder = EnvironBuilder(path, method=method, headers=Headers(headers), data=body)
     if body is not None:
@@ -143,10 +143,10 @@ def environ(method: str, path: str, body: bytes | None = None) -> Environ:
 
 def _answer_all(app: WSGIApplication, environs: Iterable[Environ]) -> None:
     for environ in environs:
-        _answer(app, environ)
+        _answer_request(app, environ)
 
 
-def _answer(app: WSGIApplication, environ: Environ) -> None:
+def _answer_request(app: WSGIApplication, environ: Environ) -> None:
     chunks, status, _ = run_wsgi_app(app, environ, buffered=True)
     if not status.startswith("2"):
         raise SystemExit(f"{status}: {b''.join(chunks).decode()}")

@@ -33,7 +33,7 @@ AGENT = "compute-agent"
 
 
 @dataclass
-class Report:
+class StartReport:
     """What was seen. Times are milliseconds from start event to pinned, of starts whose agent lived."""
 
     starts: int = 0
@@ -53,16 +53,16 @@ class Report:
         )
 
 
-class Starts:
+class StartListener:
     """Hears of starts as another client of libvirtd."""
 
     def __init__(self, uri):
         self._heard = {}
         self._changed = threading.Condition()
-        self._connection = LibvirtConnection(uri, self._happened)
+        self._connection = LibvirtConnection(uri, self._note_start)
         self._connection.open()
 
-    def _happened(self, guest_uuid):
+    def _note_start(self, guest_uuid):
         with self._changed:
             self._heard.setdefault(guest_uuid, time.monotonic())
             self._changed.notify_all()
@@ -78,18 +78,18 @@ class Starts:
         self._connection.close()
 
 
-class Run:
+class KilledRun:
     """One run on a libvirtd, a service and an agent."""
 
     def __init__(self, libvirtd, system):
-        self.report = Report()
+        self.report = StartReport()
         self._libvirtd = libvirtd
         self._system = system
-        self._starts = Starts(libvirtd.uri)
+        self._starts = StartListener(libvirtd.uri)
         self._watcher = ThreadPoolExecutor(1)
         self._dedicated, self._shared = (str(cpu) for cpu in sorted(os.sched_getaffinity(0))[:2])
 
-    def begin(self):
+    def begin_run(self):
         """Start service and agent, and the guest that stays."""
         system = self._system
         system.configure_service()
@@ -106,14 +106,14 @@ class Run:
         (self._zone,) = [
             zone for zone, path in inventories if "PCPU" in system.call("GET", path)["inventories"]
         ]
-        self._resident = self._start(str(uuid.uuid4()), "VCPU")
+        self._resident = self._start_guest(str(uuid.uuid4()), "VCPU")
         self._wait_until(self._resident, self._shared)
 
-    def one(self, kill):
+    def run_guest(self, kill):
         """One guest from claim to release; ``kill`` is None, "starting" or "running"."""
         guest_uuid = str(uuid.uuid4())
-        watching = self._watcher.submit(self._watch, guest_uuid, kill)
-        domain = self._start(guest_uuid, "PCPU")
+        watching = self._watcher.submit(self._watch_start, guest_uuid, kill)
+        domain = self._start_guest(guest_uuid, "PCPU")
         watching.result()
         pid = self._libvirtd.process(domain)
         if kill == "starting":
@@ -121,10 +121,10 @@ class Run:
             self._wait_until(domain, self._dedicated)
         elif kill == "running":
             self._system.kill(AGENT)
-            self._look(domain, self._dedicated)
+            self._check_pins(domain, self._dedicated)
             self._system.start_agent()
-        self._look(domain, self._dedicated)
-        self._look(self._resident, self._shared)
+        self._check_pins(domain, self._dedicated)
+        self._check_pins(self._resident, self._shared)
         if self._libvirtd.process(domain) != pid:
             raise RuntimeError(f"guest {guest_uuid} was started twice")
         domain.destroy()
@@ -138,7 +138,7 @@ class Run:
         self._starts.close()
         self._watcher.shutdown()
 
-    def _start(self, guest_uuid, resource_class):
+    def _start_guest(self, guest_uuid, resource_class):
         body = {
             "allocations": {self._zone: {"resources": {resource_class: 1}}},
             "project_id": "p",
@@ -149,7 +149,7 @@ class Run:
         self._system.call("PUT", f"/allocations/{guest_uuid}", body=body)
         return self._libvirtd.run(guest_uuid, vcpus=1)
 
-    def _watch(self, guest_uuid, kill):
+    def _watch_start(self, guest_uuid, kill):
         """Take the time of a start, or kill the agent a moment after it heard of it."""
         started = self._starts.wait(guest_uuid)
         if kill == "starting":
@@ -169,7 +169,7 @@ class Run:
             time.sleep(POLL_SECONDS)
         return time.monotonic()
 
-    def _look(self, domain, cpu):
+    def _check_pins(self, domain, cpu):
         if not self._is_placed(self._libvirtd.process(domain), cpu):
             self.report.moved += 1
 
@@ -205,10 +205,10 @@ def main() -> int:
     with System() as system:
         try:
             libvirtd.start()
-            run = Run(libvirtd, system)
-            run.begin()
+            run = KilledRun(libvirtd, system)
+            run.begin_run()
             for number, kill in enumerate(kills_of(args.starts, args.kills), 1):
-                run.one(kill)
+                run.run_guest(kill)
                 if number % 10 == 0:
                     print(f"{number} of {args.starts}", file=sys.stderr, flush=True)
             run.close()

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Final
 
-from benchmarks.worlds import LLC, MBA, aggregate, uuid_of
+from benchmarks.worlds import LLC, MBA, aggregate_uuid, uuid_of
 
 _GROWING: Final = re.compile(r"@(\d+)")
 _MEMBERS: Final = 1800
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class QueryFamily:
     """One family of GETs; ``limited`` if the answer may be any part of all candidates.
 
     ``goal`` is how many times faster than the reference it is meant to be.
@@ -31,22 +31,22 @@ class Query:
         """A member of the family; a small number asks for a little more than 0 does."""
         return _GROWING.sub(lambda found: str(int(found[1]) + number), self.template)
 
-    def paths(self) -> Iterator[str]:
+    def member_paths(self) -> Iterator[str]:
         """All members in turn, the first again after the last."""
         return map(self.path, cycle(range(_MEMBERS)))
 
     @property
-    def limited(self) -> bool:
+    def is_limited(self) -> bool:
         """Whether two right answers may differ."""
         return "limit=" in self.template
 
 
-def _candidates(name: str, *parts: str, goal: float | None = None) -> Query:
-    return Query(name, "/allocation_candidates?" + "&".join(parts), goal)
+def _candidate_query(name: str, *parts: str, goal: float | None = None) -> QueryFamily:
+    return QueryFamily(name, "/allocation_candidates?" + "&".join(parts), goal)
 
 
-def _providers(name: str, *parts: str) -> Query:
-    return Query(name, "/resource_providers?" + "&".join(parts))
+def _provider_query(name: str, *parts: str) -> QueryFamily:
+    return QueryFamily(name, "/resource_providers?" + "&".join(parts))
 
 
 _GUEST: Final = ("resources=DISK_GB:@10", "resources_NUMA=VCPU:2,MEMORY_MB:2048", "group_policy=none")
@@ -74,88 +74,104 @@ _TWO_NODES: Final = (
 )
 
 
-def _devices(groups: int) -> tuple[str, ...]:
+def _device_groups(groups: int) -> tuple[str, ...]:
     each = (f"resources_DEV{number}=PCI_DEVICE:1" for number in range(groups))
     return ("resources=VCPU:@1", *each, "group_policy=isolate", "limit=10")
 
 
-QUERIES: Final[Mapping[str, Sequence[Query]]] = {
+QUERIES: Final[Mapping[str, Sequence[QueryFamily]]] = {
     "nested": (
-        _candidates("all candidates", *_GUEST, goal=40),
-        _candidates("all, same_subtree", *_BOTH),
-        _candidates("same_subtree, limit=100", *_BOTH, "limit=100"),
-        _candidates("limit=50", *_GUEST, "limit=50"),
-        _candidates("trait of a group", *_BOTH, "required_FPGA=CUSTOM_FPGA_INTEL", "limit=100"),
-        _candidates(
+        _candidate_query("all candidates", *_GUEST, goal=40),
+        _candidate_query("all, same_subtree", *_BOTH),
+        _candidate_query("same_subtree, limit=100", *_BOTH, "limit=100"),
+        _candidate_query("limit=50", *_GUEST, "limit=50"),
+        _candidate_query("trait of a group", *_BOTH, "required_FPGA=CUSTOM_FPGA_INTEL", "limit=100"),
+        _candidate_query(
             "any-traits of a group",
             *_BOTH,
             "required_FPGA=in:CUSTOM_FPGA_INTEL,CUSTOM_FPGA_XILINX",
             "limit=100",
         ),
-        _candidates("forbidden trait of a group", *_BOTH, "required_FPGA=!CUSTOM_FPGA_INTEL", "limit=100"),
-        _candidates("member_of", *_GUEST, f"member_of={aggregate(1)}", "limit=100"),
-        _candidates("in_tree", *_BOTH, f"in_tree={uuid_of('nested-0')}"),
-        _candidates("root_required", *_GUEST, "root_required=STORAGE_DISK_SSD", "limit=100"),
-        _providers("providers by resources", "resources=DISK_GB:@2"),
+        _candidate_query(
+            "forbidden trait of a group", *_BOTH, "required_FPGA=!CUSTOM_FPGA_INTEL", "limit=100"
+        ),
+        _candidate_query("member_of", *_GUEST, f"member_of={aggregate_uuid(1)}", "limit=100"),
+        _candidate_query("in_tree", *_BOTH, f"in_tree={uuid_of('nested-0')}"),
+        _candidate_query("root_required", *_GUEST, "root_required=STORAGE_DISK_SSD", "limit=100"),
+        _provider_query("providers by resources", "resources=DISK_GB:@2"),
     ),
     "flat": (
-        _candidates("all candidates", _HOST),
-        _candidates("limit=100", _HOST, "limit=100", goal=60),
-        _candidates("required trait", _HOST, "required=STORAGE_DISK_SSD", "limit=100", goal=60),
-        _candidates("forbidden trait", _HOST, "required=!HW_CPU_X86_AVX512F", "limit=100", goal=60),
-        _candidates("any-traits", _HOST, "required=in:STORAGE_DISK_SSD,CUSTOM_GOLD", "limit=100", goal=60),
-        _candidates("member_of", _HOST, f"member_of={aggregate(1)}", "limit=100", goal=60),
-        _candidates(
-            "member_of any", _HOST, f"member_of=in:{aggregate(0)},{aggregate(2)}", "limit=100", goal=60
+        _candidate_query("all candidates", _HOST),
+        _candidate_query("limit=100", _HOST, "limit=100", goal=60),
+        _candidate_query("required trait", _HOST, "required=STORAGE_DISK_SSD", "limit=100", goal=60),
+        _candidate_query("forbidden trait", _HOST, "required=!HW_CPU_X86_AVX512F", "limit=100", goal=60),
+        _candidate_query(
+            "any-traits", _HOST, "required=in:STORAGE_DISK_SSD,CUSTOM_GOLD", "limit=100", goal=60
         ),
-        _candidates("forbidden aggregate", _HOST, f"member_of=!{aggregate(1)}", "limit=100", goal=60),
-        _candidates(
+        _candidate_query("member_of", _HOST, f"member_of={aggregate_uuid(1)}", "limit=100", goal=60),
+        _candidate_query(
+            "member_of any",
+            _HOST,
+            f"member_of=in:{aggregate_uuid(0)},{aggregate_uuid(2)}",
+            "limit=100",
+            goal=60,
+        ),
+        _candidate_query(
+            "forbidden aggregate", _HOST, f"member_of=!{aggregate_uuid(1)}", "limit=100", goal=60
+        ),
+        _candidate_query(
             "traits and aggregate",
             _HOST,
             "required=HW_CPU_X86_AVX2,!CUSTOM_GOLD",
             "required=in:HW_CPU_X86_AVX512F,STORAGE_DISK_SSD",
-            f"member_of={aggregate(1)}",
+            f"member_of={aggregate_uuid(1)}",
             "limit=100",
             goal=60,
         ),
-        _providers(
+        _provider_query(
             "providers by all",
             "resources=DISK_GB:@2",
             "required=STORAGE_DISK_SSD",
-            f"member_of={aggregate(0)}",
+            f"member_of={aggregate_uuid(0)}",
         ),
     ),
     "numa": (
-        _candidates("all, same_subtree", *_TOGETHER),
-        _candidates("limit=100", *_CACHED, "limit=100", goal=60),
-        _candidates("same_subtree", *_TOGETHER, "limit=100", goal=60),
-        _candidates("two nodes, isolated", *_TWO_NODES, "limit=100", goal=60),
-        _candidates("root_required", *_TOGETHER, "root_required=CUSTOM_RESCTRL_L3_CAT", "limit=100", goal=60),
-        _candidates(
+        _candidate_query("all, same_subtree", *_TOGETHER),
+        _candidate_query("limit=100", *_CACHED, "limit=100", goal=60),
+        _candidate_query("same_subtree", *_TOGETHER, "limit=100", goal=60),
+        _candidate_query("two nodes, isolated", *_TWO_NODES, "limit=100", goal=60),
+        _candidate_query(
+            "root_required", *_TOGETHER, "root_required=CUSTOM_RESCTRL_L3_CAT", "limit=100", goal=60
+        ),
+        _candidate_query(
             "member_of",
             *_TOGETHER,
-            f"member_of={aggregate(1)}",
+            f"member_of={aggregate_uuid(1)}",
             "limit=100",
             goal=60,
         ),
-        _candidates("none has so many", "resources=MEMORY_MB:@2048", "resources_CPU=PCPU:25", "limit=100"),
-        _candidates(
+        _candidate_query(
+            "none has so many", "resources=MEMORY_MB:@2048", "resources_CPU=PCPU:25", "limit=100"
+        ),
+        _candidate_query(
             "shared CPUs",
             _HOST,
-            f"member_of={aggregate(1)}",
+            f"member_of={aggregate_uuid(1)}",
             "limit=100",
             goal=60,
         ),
-        _candidates(
+        _candidate_query(
             "forbidden root", *_TOGETHER, "root_required=!CUSTOM_RESCTRL_L3_CAT", "limit=100", goal=60
         ),
     ),
-    "wide": tuple(_candidates(f"{groups} groups of one", *_devices(groups)) for groups in (3, 4, 8)),
+    "wide": tuple(
+        _candidate_query(f"{groups} groups of one", *_device_groups(groups)) for groups in (3, 4, 8)
+    ),
 }
 
 #: what a guest asks for when it is scheduled end to end, by world
-SCHEDULING: Final[Mapping[str, Query]] = {
-    "nested": _candidates("", *_GUEST, "limit=50"),
-    "flat": _candidates("", _HOST, "limit=50"),
-    "numa": _candidates("", *_TOGETHER, "limit=50"),
+SCHEDULING: Final[Mapping[str, QueryFamily]] = {
+    "nested": _candidate_query("", *_GUEST, "limit=50"),
+    "flat": _candidate_query("", _HOST, "limit=50"),
+    "numa": _candidate_query("", *_TOGETHER, "limit=50"),
 }

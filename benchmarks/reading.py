@@ -6,9 +6,15 @@ from typing import Any, Final
 
 import orjson
 
-from benchmarks.http import Connection
-from benchmarks.measure import Latency, Result, Sample, interleave, serialisation
-from benchmarks.queries import QUERIES, Query
+from benchmarks.http import ServiceConnection
+from benchmarks.measure import (
+    ComparisonResult,
+    LatencyMeasurement,
+    RepeatSample,
+    interleave_repeats,
+    serialisation_ms,
+)
+from benchmarks.queries import QUERIES, QueryFamily
 from benchmarks.servers import Service
 
 AGAIN: Final = "ours again"
@@ -16,25 +22,27 @@ _FLOORS: Final = {("nested", "all candidates"): 3.0}
 _BOUNDS: Final = {("wide", "8 groups of one"): 20.0}
 
 
-def measure(services: Mapping[str, Service], world: str, repeats: int, timeout: float) -> Iterator[Result]:
+def measure_queries(
+    services: Mapping[str, Service], world: str, repeats: int, timeout: float
+) -> Iterator[ComparisonResult]:
     """A result for each query of the world; ``timeout`` is in seconds for each request."""
-    connections = {name: Connection(service.port, timeout) for name, service in services.items()}
+    connections = {name: ServiceConnection(service.port, timeout) for name, service in services.items()}
     for query in QUERIES[world]:
         latencies = {
-            name: Latency(connection, query.paths(), services[name].cpu_seconds)
+            name: LatencyMeasurement(connection, query.member_paths(), services[name].cpu_seconds)
             for name, connection in connections.items()
         }
         cpu_seconds = services["ours"].cpu_seconds
-        latencies[AGAIN] = Latency(connections["ours"], repeat(query.path()), cpu_seconds)
-        samples = interleave(
+        latencies[AGAIN] = LatencyMeasurement(connections["ours"], repeat(query.path()), cpu_seconds)
+        samples = interleave_repeats(
             latencies, repeats, failed=lambda name: services[name.partition(" ")[0]].restart()
         )
         answers = {
-            name: connection.expect("GET", query.path())
+            name: connection.expect_success("GET", query.path())
             for name, connection in connections.items()
             if samples[name].failure is None
         }
-        yield Result(
+        yield ComparisonResult(
             f"queries: {world}",
             query.name,
             "ms",
@@ -43,23 +51,23 @@ def measure(services: Mapping[str, Service], world: str, repeats: int, timeout: 
             samples[AGAIN],
             goal=query.goal,
             bound=_BOUNDS.get((world, query.name)),
-            cpu={name: each.cpu for name, each in latencies.items()},
-            notes=_notes(query, answers),
+            cpu={name: each.median_cpu for name, each in latencies.items()},
+            notes=_answer_notes(query, answers),
         )
         if (world, query.name) in _FLOORS and "ours" in answers:
-            floor = serialisation(answers["ours"], repeats)
-            yield Result(
+            floor = serialisation_ms(answers["ours"], repeats)
+            yield ComparisonResult(
                 f"queries: {world}",
                 f"{query.name}, as a multiple of orjson's {floor:.2g} ms",
                 "x",
-                Sample([value / floor for value in samples["ours"].values]),
+                RepeatSample([value / floor for value in samples["ours"].values]),
                 bound=_FLOORS[world, query.name],
             )
     for connection in connections.values():
         connection.close()
 
 
-def _notes(query: Query, answers: Mapping[str, bytes]) -> dict[str, Any]:
+def _answer_notes(query: QueryFamily, answers: Mapping[str, bytes]) -> dict[str, Any]:
     notes: dict[str, Any] = {}
     contents = {name: orjson.loads(answer) for name, answer in answers.items()}
     ours = contents.get("ours", {})
@@ -71,28 +79,28 @@ def _notes(query: Query, answers: Mapping[str, bytes]) -> dict[str, Any]:
     if "ours" in answers:
         notes["kB"] = round(len(answers["ours"]) / 1000)
     if len(contents) == 2:
-        notes["same answer"] = _same(query, contents["ours"], contents["reference"])
+        notes["same answer"] = _is_same(query, contents["ours"], contents["reference"])
     return notes
 
 
-def _same(query: Query, ours: Any, reference: Any) -> bool:
+def _is_same(query: QueryFamily, ours: Any, reference: Any) -> bool:
     """Whether two answers mean the same; of candidates with a limit only whether they are as many."""
     if "resource_providers" in ours:
-        return _uuids(ours) == _uuids(reference)
-    if query.limited:
+        return _provider_uuids(ours) == _provider_uuids(reference)
+    if query.is_limited:
         return len(ours["allocation_requests"]) == len(reference["allocation_requests"])
-    return _set(ours["allocation_requests"]) == _set(reference["allocation_requests"]) and _plain(
-        ours["provider_summaries"]
-    ) == _plain(reference["provider_summaries"])
+    return _candidate_set(ours["allocation_requests"]) == _candidate_set(
+        reference["allocation_requests"]
+    ) and _plain_summaries(ours["provider_summaries"]) == _plain_summaries(reference["provider_summaries"])
 
 
-def _uuids(content: Any) -> set[str]:
+def _provider_uuids(content: Any) -> set[str]:
     return {provider["uuid"] for provider in content["resource_providers"]}
 
 
-def _set(candidates: Any) -> set[bytes]:
+def _candidate_set(candidates: Any) -> set[bytes]:
     return {orjson.dumps(each, option=orjson.OPT_SORT_KEYS) for each in candidates}
 
 
-def _plain(summaries: Any) -> Any:
+def _plain_summaries(summaries: Any) -> Any:
     return {uuid: {**each, "traits": sorted(each["traits"])} for uuid, each in summaries.items()}

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.reclaimed_traces import DAY, HostTrace, host, noise_table
+from benchmarks.reclaimed_traces import DAY, HostTrace, make_host, noise_table
 from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw_chart
 from compute_agent.reclaim.estimate import (
     PERIOD,
@@ -36,7 +36,7 @@ EPOCH = 1_000_000 * 3600.0
 
 
 @dataclass
-class Result:
+class ReclaimResult:
     """Sums over host-hours: CPU-hours promised by the agent and by the oracle, and what went wrong."""
 
     hours: int = 0
@@ -51,21 +51,21 @@ class Result:
     shortage: Counter[int] = field(default_factory=Counter)
     """Broken hours by whole CPUs that were missing."""
 
-    def add(self, other: Result) -> None:
+    def add(self, other: ReclaimResult) -> None:
         for name in ("hours", "broken", "promised", "oracle", "capacity", "used", "days", "writes"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.most_writes = max(self.most_writes, other.most_writes)
         self.shortage += other.shortage
 
 
-def promises(trace: HostTrace, limits: EstimateLimits) -> list[int]:
+def publish_promises(trace: HostTrace, limits: EstimateLimits) -> list[int]:
     """What the agent publishes after each sample."""
     history, offer, breach, published = ZoneHistory(), CapacityOffer(), HeldBackShare(), list[int]()
     starts: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}
     for index, guest in enumerate(trace.guests):
         starts.setdefault(guest.begin, []).append(index)
-        ends.setdefault(guest.end, []).append(index)
+        ends.setdefault(guest.end_sample, []).append(index)
     running: dict[int, tuple[str, int, list[float]]] = {}
     entitlements: dict[str, float] = {}
     for n, total in enumerate(trace.total):
@@ -88,9 +88,9 @@ def promises(trace: HostTrace, limits: EstimateLimits) -> list[int]:
     return published
 
 
-def judge(trace: HostTrace, published: list[int]) -> Result:
+def judge_host(trace: HostTrace, published: list[int]) -> ReclaimResult:
     """An hour is broken if in any part of it the others need what was promised as it began."""
-    result = Result()
+    result = ReclaimResult()
     for hour in range(DAY // HOUR, len(trace.total) // HOUR):
         begin = hour * HOUR
         promised = published[begin - 1]
@@ -113,21 +113,21 @@ def judge(trace: HostTrace, published: list[int]) -> Result:
     return result
 
 
-def simulate(seed: int, hosts: range, days: int, limits: EstimateLimits) -> Result:
+def simulate_hosts(seed: int, hosts: range, days: int, limits: EstimateLimits) -> ReclaimResult:
     noise = noise_table(random.Random(f"{seed} noise"))
-    found = Result()
+    found = ReclaimResult()
     for number in hosts:
-        trace = host(random.Random(f"{seed} {number}"), noise, days)
-        found.add(judge(trace, promises(trace, limits)))
+        trace = make_host(random.Random(f"{seed} {number}"), noise, days)
+        found.add(judge_host(trace, publish_promises(trace, limits)))
     return found
 
 
-def picture(seed: int, days: int, limits: EstimateLimits) -> str:
+def draw_picture(seed: int, days: int, limits: EstimateLimits) -> str:
     """Three hosts: what the others use, and above which line the rest is promised."""
     noise, panels = noise_table(random.Random(f"{seed} noise")), []
     for number in range(3):
-        trace = host(random.Random(f"{seed} {number}"), noise, days)
-        published = promises(trace, limits)
+        trace = make_host(random.Random(f"{seed} {number}"), noise, days)
+        published = publish_promises(trace, limits)
         times = [EPOCH + n * PERIOD for n in range(len(trace.total))]
         kept = [float(trace.capacity - one) for one in published]
         curves = [
@@ -140,7 +140,7 @@ def picture(seed: int, days: int, limits: EstimateLimits) -> str:
     return draw_chart("Reclaimed capacity, simulated", panels, EPOCH, EPOCH + days * DAY * PERIOD, 2 * PERIOD)
 
 
-def row(name: str, result: Result) -> str:
+def table_row(name: str, result: ReclaimResult) -> str:
     shares = (
         result.used / result.capacity,
         result.promised / result.capacity,
@@ -165,18 +165,19 @@ def main() -> None:
     arguments = parser.parse_args()
     limits = EstimateLimits(arguments.sigma, arguments.percentile, arguments.margin, arguments.burst)
     parts = [range(first, arguments.hosts, 20) for first in range(20)]
-    result = Result()
+    result = ReclaimResult()
     with ProcessPoolExecutor(arguments.jobs) as pool:
         for part in pool.map(
-            partial(simulate, arguments.seed, days=arguments.days, limits=limits), [p for p in parts if p]
+            partial(simulate_hosts, arguments.seed, days=arguments.days, limits=limits),
+            [p for p in parts if p],
         ):
             result.add(part)
     print("| limits | others use | promised | of the oracle | hours broken | writes a day | most |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     names = f"{limits.sigma:g} sigma, p{limits.percentile:g}, {limits.margin:g} %, burst {limits.burst:g} %"
-    print(row(names, result))
+    print(table_row(names, result))
     if arguments.svg:
-        arguments.svg.write_text(picture(arguments.seed, min(arguments.days, 5), limits))
+        arguments.svg.write_text(draw_picture(arguments.seed, min(arguments.days, 5), limits))
     print(f"broken by CPUs missing: {sorted(result.shortage.items())}", file=sys.stderr)
 
 

@@ -24,7 +24,7 @@ class GuestTrace:
     samples: list[float]
 
     @property
-    def end(self) -> int:
+    def end_sample(self) -> int:
         return self.begin + len(self.samples)
 
 
@@ -45,34 +45,34 @@ def noise_table(rng: random.Random, length: int = 1 << 17) -> list[float]:
     return table
 
 
-def host(rng: random.Random, noise: list[float], days: int) -> HostTrace:
+def make_host(rng: random.Random, noise: list[float], days: int) -> HostTrace:
     capacity = rng.choice((16, 32, 32, 48, 64))
     length = days * DAY
     peak_hour, guests, promised = rng.uniform(9, 21), [], 0.0
     while promised < capacity * rng.uniform(0.8, 1.4):
         vcpus = rng.choice((1, 2, 2, 4, 4, 8))
         promised += vcpus
-        guests += _successive(rng, noise, f"g{len(guests)}", vcpus, peak_hour, length)
-    system = _noisy(rng, noise, [0.25] * length, 0.05, 1.0)
+        guests += _successive_guests(rng, noise, f"g{len(guests)}", vcpus, peak_hour, length)
+    system = _add_noise(rng, noise, [0.25] * length, 0.05, 1.0)
     total = list(system)
     for guest in guests:
-        total[guest.begin : guest.end] = map(add, total[guest.begin : guest.end], guest.samples)
+        total[guest.begin : guest.end_sample] = map(add, total[guest.begin : guest.end_sample], guest.samples)
     return HostTrace(capacity, tuple(guests), system, [min(capacity, used) for used in total])
 
 
-def _successive(
+def _successive_guests(
     rng: random.Random, noise: list[float], name: str, vcpus: int, peak_hour: float, length: int
 ) -> Iterator[GuestTrace]:
     """One place on a host, in which a guest follows the other: half of them stay all the time."""
     begin, count = 0, 0
     while begin < length:
         end = length if rng.random() < 0.5 else min(length, begin + int(rng.expovariate(1 / (4 * DAY))) + 12)
-        samples = _use(rng, noise, vcpus, peak_hour, begin, end)
+        samples = _random_use(rng, noise, vcpus, peak_hour, begin, end)
         yield GuestTrace(f"{name}-{count}", float(vcpus), begin, samples)
         begin, count = end + rng.randrange(DAY // 4), count + 1
 
 
-def _use(
+def _random_use(
     rng: random.Random, noise: list[float], vcpus: int, peak_hour: float, begin: int, end: int
 ) -> list[float]:
     mean = vcpus * min(0.8, rng.lognormvariate(-1.9, 0.7))
@@ -80,7 +80,7 @@ def _use(
     phase = 2 * math.pi * ((peak_hour + rng.gauss(0, 1.5)) / 24)
     day = [mean + swing * math.cos(2 * math.pi * n / DAY - phase) for n in range(DAY)]
     base = [day[n % DAY] for n in range(begin, end)]
-    used = _noisy(rng, noise, base, mean * rng.uniform(0.05, 0.25), float(vcpus))
+    used = _add_noise(rng, noise, base, mean * rng.uniform(0.05, 0.25), float(vcpus))
     at = rng.expovariate(1 / DAY) * 2 / 3
     while at < len(
         used
@@ -93,7 +93,7 @@ def _use(
     return used
 
 
-def _noisy(
+def _add_noise(
     rng: random.Random, noise: list[float], base: list[float], deviation: float, most: float
 ) -> list[float]:
     start = rng.randrange(len(noise) - len(base))

@@ -52,12 +52,12 @@ def environment(name: str, requirements: Path) -> Path:
 
     :raises ReferenceMissing: when pip fails.
     """
-    folder = _folder(name, requirements)
+    folder = _environment_folder(name, requirements)
     complete = folder / _COMPLETE
-    with _alone(folder):
+    with _lock_folder(folder):
         if not complete.exists():
             shutil.rmtree(folder, ignore_errors=True)
-            _run(sys.executable, "-m", "venv", str(folder))
+            _run_command(sys.executable, "-m", "venv", str(folder))
             pip = [
                 str(folder / "bin" / "python"),
                 "-m",
@@ -66,13 +66,13 @@ def environment(name: str, requirements: Path) -> Path:
                 "--quiet",
                 "--disable-pip-version-check",
             ]
-            _run(*pip, "--requirement", str(requirements))
+            _run_command(*pip, "--requirement", str(requirements))
             complete.touch()
     return folder / "bin"
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """While no other process makes the environment; one that ended halfway keeps nobody waiting."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
@@ -82,20 +82,20 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def is_installed(name: str, requirements: Path) -> bool:
     """Whether an environment is there."""
-    return (_folder(name, requirements) / _COMPLETE).exists()
+    return (_environment_folder(name, requirements) / _COMPLETE).exists()
 
 
-def _folder(name: str, requirements: Path) -> Path:
+def _environment_folder(name: str, requirements: Path) -> Path:
     pins = hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
-    return _cache() / f"{name}-{pins}"
+    return _cache_folder() / f"{name}-{pins}"
 
 
-def _cache() -> Path:
+def _cache_folder() -> Path:
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "placement-compute"
 
 
-def _run(*command: str) -> None:
+def _run_command(*command: str) -> None:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, stdin=subprocess.DEVNULL

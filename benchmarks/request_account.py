@@ -38,7 +38,7 @@ Request = bytes
 """All bytes of a request."""
 
 
-def parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.request_account", description=__doc__)
     top.add_argument("--database", choices=databases.KINDS, default="postgresql", help="default: %(default)s")
@@ -48,18 +48,19 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-class _Counted(Ours):
+class _CountedService(Ours):
     """The service with counters."""
 
     name = "counted"
 
-    def _serve(self) -> list[str]:
+    def _serve_command(self) -> list[str]:
         return [
-            "benchmarks.part_counters" if each == "placement.cmd.api" else each for each in super()._serve()
+            "benchmarks.part_counters" if each == "placement.cmd.api" else each
+            for each in super()._serve_command()
         ]
 
 
-class _Client:
+class _RawClient:
     """One persistent connection, which costs the measuring process little."""
 
     def __init__(self, service: Ours) -> None:
@@ -73,7 +74,7 @@ class _Client:
         while b"\r\n\r\n" not in answer:
             answer += self._receive()
         headers, _, body = answer.partition(b"\r\n\r\n")
-        length = header(headers, b"content-length")
+        length = header_value(headers, b"content-length")
         pieces, missing = [body], int(length or 0) - len(body)
         while missing > 0:
             pieces.append(self._receive())
@@ -88,11 +89,11 @@ class _Client:
             raise SystemExit("The service has closed the connection.")
         return data
 
-    def counters(self) -> Any:
+    def read_counters(self) -> Any:
         """Return the counters of a service with counters."""
-        return orjson.loads(self.send(made("GET", ACCOUNT_PATH))[1])
+        return orjson.loads(self.send(make_request("GET", ACCOUNT_PATH))[1])
 
-    def wakeups(self) -> int:
+    def count_wakeups(self) -> int:
         """Return how often threads of the service have waited so far."""
         return sum(
             int(line.split()[1])
@@ -103,13 +104,13 @@ class _Client:
         )
 
 
-def header(headers: bytes, name: bytes) -> bytes | None:
+def header_value(headers: bytes, name: bytes) -> bytes | None:
     """Return the value of a header."""
     lines = (line.partition(b":") for line in headers.split(b"\r\n"))
     return next((value.strip() for key, _, value in lines if key.lower() == name), None)
 
 
-def made(method: str, path: str, body: object = None, more: str = "") -> Request:
+def make_request(method: str, path: str, body: object = None, more: str = "") -> Request:
     """Return a request of an administrator."""
     content = b"" if body is None else orjson.dumps(body)
     kind = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n" if content else ""
@@ -120,35 +121,35 @@ def made(method: str, path: str, body: object = None, more: str = "") -> Request
     return head.encode() + content
 
 
-class _Requests:
+class _RequestKinds:
     """The requests of each column of the table."""
 
-    def __init__(self, client: _Client, count: int) -> None:
+    def __init__(self, client: _RawClient, count: int) -> None:
         self._count = count
         self._consumers: list[str] = []
         tree = f"/ext/v1/trees/{uuid_of('numa-0')}?allocations=true"
-        headers, _ = client.send(made("GET", tree))
-        tag = (header(headers, b"etag") or b"").decode()
+        headers, _ = client.send(make_request("GET", tree))
+        tag = (header_value(headers, b"etag") or b"").decode()
         self.kinds: dict[str, Callable[[], Sequence[Request]]] = {
-            "`/`": lambda: [made("GET", "/")] * count,
-            "no candidate": lambda: [made("GET", _CANDIDATES.format(100, 50))] * count,
+            "`/`": lambda: [make_request("GET", "/")] * count,
+            "no candidate": lambda: [make_request("GET", _CANDIDATES.format(100, 50))] * count,
             **{
-                f"{limit} candidates" if limit > 1 else "1 candidate": self._questions(limit)
+                f"{limit} candidates" if limit > 1 else "1 candidate": self._candidate_requests(limit)
                 for limit in (1, 50, 2 * _HOSTS)
             },
-            "claim": self._claims,
-            "release": lambda: [made("DELETE", f"/allocations/{each}") for each in self._consumers],
-            "report": lambda: [made("GET", tree, more=f"If-None-Match: {tag}\r\n")] * count,
+            "claim": self._claim_requests,
+            "release": lambda: [make_request("DELETE", f"/allocations/{each}") for each in self._consumers],
+            "report": lambda: [make_request("GET", tree, more=f"If-None-Match: {tag}\r\n")] * count,
         }
 
-    def _questions(self, limit: int) -> Callable[[], Sequence[Request]]:
-        return lambda: [made("GET", _CANDIDATES.format(2, limit))] * self._count
+    def _candidate_requests(self, limit: int) -> Callable[[], Sequence[Request]]:
+        return lambda: [make_request("GET", _CANDIDATES.format(2, limit))] * self._count
 
-    def _claims(self) -> Sequence[Request]:
+    def _claim_requests(self) -> Sequence[Request]:
         self._consumers = [str(uuid.uuid4()) for _ in range(self._count)]
         # the host of the report gets no claim, so that the report stays unchanged
         return [
-            made(
+            make_request(
                 "PUT",
                 f"/allocations/{each}",
                 {
@@ -162,7 +163,7 @@ class _Requests:
         ]
 
 
-class _Column:
+class _TimeColumn:
     """Repeats of one kind of request: µs of a request, by part and of the server without counters."""
 
     def __init__(self) -> None:
@@ -173,7 +174,7 @@ class _Column:
         self.wakeups: list[float] = []
         self.bytes = 0
 
-    def cells(self) -> Iterator[str]:
+    def table_cells(self) -> Iterator[str]:
         """Return the cells, of the repeat that other work on the machine disturbed least."""
         if self.parts:
             total, parts = min(zip(self.totals, self.parts, strict=True), key=lambda pair: pair[0])
@@ -186,32 +187,34 @@ class _Column:
         yield f"{self.bytes:,}"
 
 
-def measure(clients: Sequence[_Client], repeats: int, count: int) -> dict[str, _Column]:
+def measure_requests(clients: Sequence[_RawClient], repeats: int, count: int) -> dict[str, _TimeColumn]:
     """Measure each kind of request on each server, in turn."""
-    requests = [_Requests(client, count) for client in clients]
-    columns = {kind: _Column() for kind in requests[0].kinds}
+    requests = [_RequestKinds(client, count) for client in clients]
+    columns = {kind: _TimeColumn() for kind in requests[0].kinds}
     for _ in range(repeats):
         for kind, of_kind in columns.items():
             for client, its in zip(clients, requests, strict=True):
                 batch = its.kinds[kind]()
                 # a release cannot be repeated, and neither can a claim
                 for one in (
-                    batch[:_WARM] if batch[0] == batch[-1] else [made("GET", _CANDIDATES.format(2, 1))]
+                    batch[:_WARM]
+                    if batch[0] == batch[-1]
+                    else [make_request("GET", _CANDIDATES.format(2, 1))]
                 ):
                     client.send(one)
                 _measure_batch(client, batch, of_kind)
     return columns
 
 
-def _measure_batch(client: _Client, batch: Sequence[Request], columns: _Column) -> None:
-    is_counted = isinstance(client.service, _Counted)
-    before = client.counters() if is_counted else {}
-    cpu, wakeups = client.service.cpu_seconds(), client.wakeups()
+def _measure_batch(client: _RawClient, batch: Sequence[Request], columns: _TimeColumn) -> None:
+    is_counted = isinstance(client.service, _CountedService)
+    before = client.read_counters() if is_counted else {}
+    cpu, wakeups = client.service.cpu_seconds(), client.count_wakeups()
     for one in batch:
         headers, body = client.send(one)
-    cpu, wakeups = client.service.cpu_seconds() - cpu, client.wakeups() - wakeups
+    cpu, wakeups = client.service.cpu_seconds() - cpu, client.count_wakeups() - wakeups
     if is_counted:
-        parts, counters = _parts_between(before, client.counters(), len(batch))
+        parts, counters = _parts_between(before, client.read_counters(), len(batch))
         columns.parts.append(parts)
         columns.totals.append(1e6 * cpu / len(batch) - counters)
     else:
@@ -232,41 +235,41 @@ def _parts_between(before: Any, after: Any, requests: int) -> tuple[dict[str, fl
     return parts, counters
 
 
-def table(columns: dict[str, _Column]) -> Iterator[str]:
+def table_lines(columns: dict[str, _TimeColumn]) -> Iterator[str]:
     """The lines of the table."""
     plain = ("without counters, least", "median", "waits", "bytes of the answer")
     is_counted = any(each.parts for each in columns.values())
     names = (*PARTS, "**sum**", "**total, by the kernel**", "difference", *plain) if is_counted else plain
     yield "| µs of CPU | " + " | ".join(columns) + " |"
     yield "| --- |" + " ---: |" * len(columns)
-    for name, *cells in zip(names, *(each.cells() for each in columns.values()), strict=True):
+    for name, *cells in zip(names, *(each.table_cells() for each in columns.values()), strict=True):
         yield f"| {name} | " + " | ".join(cells) + " |"
 
 
 @contextmanager
-def _servers(database: str, plain: bool) -> Iterator[Sequence[_Client]]:
+def _start_servers(database: str, plain: bool) -> Iterator[Sequence[_RawClient]]:
     with databases.create(database, durable=True) as server, tempfile.TemporaryDirectory() as folder:
         url = server.fresh_database()
         migration.upgrade_schema(url)
         load_directly(url, WORLDS["numa"], _HOSTS)
         with Ours(url, Path(folder), 1, _THREADS) as ours:
             if plain:
-                yield [_Client(ours)]
+                yield [_RawClient(ours)]
                 return
-            with _Counted(url, Path(folder), 1, _THREADS) as counted:
-                yield [_Client(ours), _Client(counted)]
+            with _CountedService(url, Path(folder), 1, _THREADS) as counted:
+                yield [_RawClient(ours), _RawClient(counted)]
 
 
 def main() -> None:
     """Measure and print."""
-    options = parser().parse_args()
+    options = build_parser().parse_args()
     loops = [addition_seconds()]
-    with _servers(options.database, options.plain) as clients:
-        columns = measure(clients, options.repeats, options.count)
+    with _start_servers(options.database, options.plain) as clients:
+        columns = measure_requests(clients, options.repeats, options.count)
     loops.append(addition_seconds())
     print(f"five million additions: {loops[0]:.2f} s before and {loops[1]:.2f} s after the measurement")
     print(f"Python {sys.version.split()[0]}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n")
-    for line in table(columns):
+    for line in table_lines(columns):
         print(line)
 
 

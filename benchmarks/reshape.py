@@ -42,7 +42,7 @@ class CountingClient(PlacementClient):
         return super()._send(method, url, body, headers, shape)
 
 
-def tree(shape: str, dedicated: str | None) -> ProviderTree:
+def host_tree(shape: str, dedicated: str | None) -> ProviderTree:
     """The providers of the host."""
     shared = None if dedicated is None else "400-511"
     sets = resolve_cpu_sets(CpuOptions(cpu_dedicated_set=dedicated, cpu_shared_set=shared), TOPOLOGY)
@@ -51,12 +51,12 @@ def tree(shape: str, dedicated: str | None) -> ProviderTree:
     )
 
 
-def guest(number: int) -> str:
+def guest_uuid(number: int) -> str:
     """Consumer uuid of a guest."""
     return f"22222222-0000-4000-8000-{number:012d}"
 
 
-def measure(kind: str, folder: Path) -> list[list[object]]:
+def measure_server(kind: str, folder: Path) -> list[list[object]]:
     """Rows for one server: a step, requests of each kind, seconds."""
     with running(kind, folder) as url:
         ini = folder / "agent.ini"
@@ -64,7 +64,7 @@ def measure(kind: str, folder: Path) -> list[list[object]]:
         client = CountingClient.from_conf(agent_conf.load([], [str(ini)]))
         client.requests = Counter()
         reporter = HostReporter(client, {}, lambda owned: None)
-        reporter.report_tree(tree("flat", None))
+        reporter.report_tree(host_tree("flat", None))
         for number in range(GUESTS):
             body = {
                 "allocations": {ROOT: {"resources": {"VCPU": VCPUS, "MEMORY_MB": MEMORY_MB}}},
@@ -73,12 +73,12 @@ def measure(kind: str, folder: Path) -> list[list[object]]:
                 "consumer_generation": None,
                 "consumer_type": "INSTANCE",
             }
-            client.send_request("PUT", f"/allocations/{guest(number)}", body)
+            client.send_request("PUT", f"/allocations/{guest_uuid(number)}", body)
 
-        numa = tree("numa", "0-399")
+        numa = host_tree("numa", "0-399")
         zones = {node.uuid: node.cpus for node in numa.nodes}
         locations = {
-            guest(number): CpuLocation(
+            guest_uuid(number): CpuLocation(
                 own=frozenset(range(VCPUS * number, VCPUS * (number + 1))), pinned_vcpus=VCPUS
             )
             for number in range(GUESTS)
@@ -97,7 +97,7 @@ def measure(kind: str, folder: Path) -> list[list[object]]:
             assert not isinstance(outcome, InfeasibleReshape), outcome
             methods = ", ".join(f"{count} {method}" for method, count in sorted(client.requests.items()))
             rows.append([kind, name, client.requests.total(), methods, f"{seconds:.2f}"])
-        held = [client.get_allocations(guest(number)).resources for number in range(GUESTS)]
+        held = [client.get_allocations(guest_uuid(number)).resources for number in range(GUESTS)]
         assert all("PCPU" in amounts for of_guest in held for amounts in of_guest.values())
         assert all(ROOT not in of_guest for of_guest in held)
         return rows
@@ -110,7 +110,7 @@ def main() -> None:
     table.set_style(TableStyle.MARKDOWN)
     for kind in sys.argv[1:] or ["ours", "stock"]:
         with tempfile.TemporaryDirectory() as folder:
-            table.add_rows(measure(kind, Path(folder)))
+            table.add_rows(measure_server(kind, Path(folder)))
     print(table)
 
 

@@ -15,7 +15,7 @@ from typing import Final, Self
 import psutil
 from sqlalchemy.engine import make_url
 
-from benchmarks.http import Connection, NoAnswer
+from benchmarks.http import NoAnswer, ServiceConnection
 from benchmarks.reference import Reference
 from tests.ports import free_port
 from tests.programs import environ_without_python
@@ -47,7 +47,7 @@ class Service(ABC):
 
     def __enter__(self) -> Self:
         self._configure()
-        self._run(self._manage())
+        self._run(self._sync_command())
         self.start()
         return self
 
@@ -63,17 +63,17 @@ class Service(ABC):
         """
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._serve(),
-                cwd=self._home(),
-                env=self._environment(),
+                self._serve_command(),
+                cwd=self._working_folder(),
+                env=self._process_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 preexec_fn=self._bound_memory,  # we have no threads
             )
         deadline = time.monotonic() + _SECONDS_TO_START
-        while not self._answers():
-            if not self._runs() or time.monotonic() > deadline:
+        while not self._is_answering():
+            if not self._is_running() or time.monotonic() > deadline:
                 self.stop()
                 raise ServiceFailed(f"{self.name} does not answer:\n{self._end_of_log()}")
             time.sleep(0.01)
@@ -87,7 +87,7 @@ class Service(ABC):
         """End the server and its workers, also those that still compute."""
         if self._process is None:
             return
-        family = psutil.Process(self._process.pid).children(recursive=True) if self._runs() else []
+        family = psutil.Process(self._process.pid).children(recursive=True) if self._is_running() else []
         self._process.terminate()
         try:
             self._process.wait(_SECONDS_TO_STOP)
@@ -99,7 +99,7 @@ class Service(ABC):
                     worker.kill()
         self._process = None
 
-    def _runs(self) -> bool:
+    def _is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def restart(self) -> None:
@@ -139,8 +139,8 @@ class Service(ABC):
     def _run(self, command: Sequence[str]) -> None:
         done = subprocess.run(
             command,
-            cwd=self._home(),
-            env=self._environment(),
+            cwd=self._working_folder(),
+            env=self._process_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -148,9 +148,9 @@ class Service(ABC):
         if done.returncode:
             raise ServiceFailed(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
-    def _answers(self) -> bool:
+    def _is_answering(self) -> bool:
         try:
-            with Connection(self.port, 5.0) as connection:
+            with ServiceConnection(self.port, 5.0) as connection:
                 return connection.send("GET", "/")[0] == 200
         except NoAnswer:
             return False
@@ -162,21 +162,21 @@ class Service(ABC):
         if self.max_memory is not None:
             resource.setrlimit(resource.RLIMIT_AS, (self.max_memory, self.max_memory))
 
-    def _environment(self) -> Mapping[str, str]:
+    def _process_environment(self) -> Mapping[str, str]:
         return os.environ
 
     def _connection(self) -> str:
         return self._url
 
-    def _home(self) -> Path:
+    def _working_folder(self) -> Path:
         return _CHECKOUT
 
     @abstractmethod
-    def _manage(self) -> list[str]:
+    def _sync_command(self) -> list[str]:
         """The command that makes the tables."""
 
     @abstractmethod
-    def _serve(self) -> list[str]:
+    def _serve_command(self) -> list[str]:
         """The command that serves."""
 
 
@@ -199,7 +199,7 @@ class Ours(Service):
         if self.model_file is not None:
             self.add_settings(f"[placement]\nmodel_file = {self.model_file}\n")
 
-    def _manage(self) -> list[str]:
+    def _sync_command(self) -> list[str]:
         return [
             sys.executable,
             "-m",
@@ -210,7 +210,7 @@ class Ours(Service):
             "sync",
         ]
 
-    def _serve(self) -> list[str]:
+    def _serve_command(self) -> list[str]:
         return [
             *(sys.executable, "-m", "placement.cmd.api", "--config-file", str(self._config)),
             *("--bind", f"127.0.0.1:{self.port}", "--workers", str(self._workers)),
@@ -228,7 +228,7 @@ class OpenStack(Service):
         super().__init__(url, folder, workers, threads)
         self._reference = reference
 
-    def _home(self) -> Path:
+    def _working_folder(self) -> Path:
         return self._folder  # not the checkout, or it would import our package of its own name
 
     def _connection(self) -> str:
@@ -239,13 +239,13 @@ class OpenStack(Service):
             url = url.set(query={"charset": "utf8mb4"})
         return url.render_as_string(hide_password=False)
 
-    def _environment(self) -> Mapping[str, str]:
+    def _process_environment(self) -> Mapping[str, str]:
         return {**environ_without_python(), "OS_PLACEMENT_CONFIG_DIR": str(self._folder)}
 
-    def _manage(self) -> list[str]:
+    def _sync_command(self) -> list[str]:
         return [self._reference.program("placement-manage"), "--config-file", str(self._config), "db", "sync"]
 
-    def _serve(self) -> list[str]:
+    def _serve_command(self) -> list[str]:
         return [
             *(self._reference.program("gunicorn"), "--no-control-socket"),
             *("--worker-class", "gthread", "--threads", str(self._threads), "--workers", str(self._workers)),

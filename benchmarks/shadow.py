@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from benchmarks.http import Connection, NoAnswer
+from benchmarks.http import NoAnswer, ServiceConnection
 from benchmarks.reference import install
 from benchmarks.servers import OpenStack, Ours
 from placement_extras.shadow.proxy import InFlight, RequestForwarder
@@ -30,7 +30,7 @@ _SECONDS: Final = 60.0
 _THREADS: Final = 8
 
 
-def bare() -> "WSGIApplication":
+def bare_proxy() -> "WSGIApplication":
     """The proxy alone: what it passes on is copied to nowhere."""
     return RequestForwarder(os.environ[_STOCK], InFlight(lambda copy: None), _THREADS, _SECONDS)
 
@@ -43,24 +43,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         home = Path(folder)
         stock = stack.enter_context(OpenStack(f"sqlite:///{home}/stock.sqlite", home, 1, 4, install()))
-        _fill(stock.port)
+        _make_hosts(stock.port)
         ours = stack.enter_context(Ours(f"sqlite:///{home}/ours.sqlite", home, 1, 4))
-        ports = {"directly": stock.port, "proxy alone": stack.enter_context(_proxy(stock.port))}
+        ports = {"directly": stock.port, "proxy alone": stack.enter_context(_start_proxy(stock.port))}
         few = ("--threads", str(_THREADS))
         following = shadow(stock, ours, home, *few, "--stock-database", stock._url)
         ports["shadow"] = stack.enter_context(following).port
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))  # it never answers
         waiting = shadow(stock, ours, home, *few, "--ours", f"http://127.0.0.1:{silent.getsockname()[1]}")
         ports["shadow, ours hangs"] = stack.enter_context(waiting).port
-        _measure(ports, count)
+        _measure_sides(ports, count)
 
 
-def _measure(ports: Mapping[str, int], count: int) -> None:
+def _measure_sides(ports: Mapping[str, int], count: int) -> None:
     """All sides in turn, so that what disturbs the machine disturbs them alike."""
     print("| request | " + " | ".join(f"{side}: p50 / p95 ms" for side in ports) + " |")
     print("|" + " --- |" * (len(ports) + 1))
-    connections = {side: Connection(port, _SECONDS) for side, port in ports.items()}
-    for name, request in _requests().items():
+    connections = {side: ServiceConnection(port, _SECONDS) for side, port in ports.items()}
+    for name, request in _request_kinds().items():
         taken: dict[str, list[float]] = {side: [] for side in ports}
         for number in range(count):
             for side, connection in connections.items():
@@ -76,37 +76,39 @@ def _measure(ports: Mapping[str, int], count: int) -> None:
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
 
 
-def _requests() -> dict[str, Callable[[int], tuple[str, str, bytes | None]]]:
+def _request_kinds() -> dict[str, Callable[[int], tuple[str, str, bytes | None]]]:
     candidates = "/allocation_candidates?resources=VCPU:1,MEMORY_MB:512"
     return {
-        "one provider": lambda number: ("GET", f"/resource_providers/{_uuid(number % HOSTS)}", None),
+        "one provider": lambda number: ("GET", f"/resource_providers/{_provider_uuid(number % HOSTS)}", None),
         "a trait is put": lambda number: ("PUT", "/traits/CUSTOM_SHADOW", b""),
         f"{HOSTS} allocation candidates": lambda number: ("GET", candidates, None),
     }
 
 
-def _uuid(number: int) -> UUID:
+def _provider_uuid(number: int) -> UUID:
     return UUID(int=number + 1)
 
 
-def _fill(port: int) -> None:
-    with Connection(port) as connection:
+def _make_hosts(port: int) -> None:
+    with ServiceConnection(port) as connection:
         for number in range(HOSTS):
-            uuid = _uuid(number)
-            connection.expect("POST", "/resource_providers", {"name": f"host{number}", "uuid": str(uuid)})
+            uuid = _provider_uuid(number)
+            connection.expect_success(
+                "POST", "/resource_providers", {"name": f"host{number}", "uuid": str(uuid)}
+            )
             inventories = {"VCPU": {"total": 64}, "MEMORY_MB": {"total": 262144}}
             body = {"resource_provider_generation": 0, "inventories": inventories}
-            connection.expect("PUT", f"/resource_providers/{uuid}/inventories", body)
+            connection.expect_success("PUT", f"/resource_providers/{uuid}/inventories", body)
 
 
 @contextmanager
-def _proxy(stock: int) -> Iterator[int]:
+def _start_proxy(stock: int) -> Iterator[int]:
     port = free_port()
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "gunicorn", "--worker-class", "gthread", "--threads", str(_THREADS)),
             *("--keep-alive", "75", "--no-control-socket", "--bind", f"127.0.0.1:{port}"),
-            "benchmarks.shadow:bare()",
+            "benchmarks.shadow:bare_proxy()",
         ],
         env={**os.environ, _STOCK: f"http://127.0.0.1:{stock}"},
         stdin=subprocess.DEVNULL,
@@ -127,7 +129,7 @@ def _proxy(stock: int) -> Iterator[int]:
 
 def _answers(port: int) -> bool:
     try:
-        with Connection(port, 5.0) as connection:
+        with ServiceConnection(port, 5.0) as connection:
             return connection.send("GET", "/")[0] == 200
     except NoAnswer:
         return False

@@ -26,7 +26,7 @@ import psutil
 import sqlalchemy as sa
 
 from benchmarks.following import change_providers
-from benchmarks.http import Connection
+from benchmarks.http import ServiceConnection
 from benchmarks.loading import load_directly
 from benchmarks.machine_speed import addition_seconds
 from benchmarks.queries import QUERIES
@@ -44,7 +44,7 @@ _ROUNDS: Final = 5
 _AT_ONCE: Final = 20
 # the service closes connections that are idle for longer
 _SECONDS_TO_CONNECT: Final = 60.0
-_LIMITED: Final = next(each for each in QUERIES["numa"] if each.limited)
+_LIMITED: Final = next(each for each in QUERIES["numa"] if each.is_limited)
 _LONG: Final = _LIMITED.path().replace("limit=100", "limit=5000")
 
 
@@ -63,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         migration.upgrade_schema(url)
         load_directly(url, WORLDS["numa"], options.providers // _PER_HOST)
         measured = {
-            name: list(_measure(start, Ours(url, folder, workers, _THREADS, file), options.workers, url))
+            name: list(
+                _measure_server(start, Ours(url, folder, workers, _THREADS, file), options.workers, url)
+            )
             for name, start, workers in (
                 ("apart", _add_workers, 1),
                 ("shared", _await_workers, options.workers),
@@ -80,8 +82,8 @@ def _write_file(url: str, service: Ours) -> None:
     file = service.model_file
     assert file is not None  # of each server of this benchmark
     file.unlink(missing_ok=True)
-    with Ours(url, file.parent, 1, _THREADS, file) as writer, Connection(writer.port) as connection:
-        connection.expect("GET", _LIMITED.path())
+    with Ours(url, file.parent, 1, _THREADS, file) as writer, ServiceConnection(writer.port) as connection:
+        connection.expect_success("GET", _LIMITED.path())
         while not file.exists():
             time.sleep(0.1)
 
@@ -95,15 +97,15 @@ def _await_workers(service: Ours, workers: int) -> None:
 def _add_workers(service: Ours, workers: int) -> None:
     """Start workers one by one, as gunicorn does on SIGTTIN."""
     for count in range(2, workers + 1):
-        _parent(service).send_signal(signal.SIGTTIN)
+        _parent_process(service).send_signal(signal.SIGTTIN)
         _await_workers(service, count)
 
 
-def _parent(service: Ours) -> psutil.Process:
+def _parent_process(service: Ours) -> psutil.Process:
     return service.worker_processes()[0].parent()
 
 
-def _measure(
+def _measure_server(
     start: Callable[[Ours, int], None], service: Ours, workers: int, url: str
 ) -> Iterator[tuple[str, float]]:
     """Yield the name of each step, and the memory of the server after it."""
@@ -119,20 +121,20 @@ def _measure(
         pairs = _connect_twice(service)
         connections = [connection for connection, _ in pairs]
         _ask_each(connections, [_LIMITED.path()])
-        yield "first search of each", _memory(service)
-        _ask_each(connections, list(islice(_LIMITED.paths(), _SEARCHES)))
-        yield f"{_SEARCHES} searches of each", _memory(service)
+        yield "first search of each", _server_memory(service)
+        _ask_each(connections, list(islice(_LIMITED.member_paths(), _SEARCHES)))
+        yield f"{_SEARCHES} searches of each", _server_memory(service)
         done = 0
         for more in _CHANGES:
             for _ in range(_ROUNDS):
                 change_providers(engine, rng.sample(providers, more // _ROUNDS))
                 _ask_each(connections, [_LIMITED.path()])
             done += more
-            yield f"{done:,} changed providers", _memory(service)
+            yield f"{done:,} changed providers", _server_memory(service)
             if done == _CHANGES[0]:
                 for long, short in pairs:
                     _change_during_search(long, short, engine, rng.sample(providers, 2))
-                yield "a long search during a change", _memory(service)
+                yield "a long search during a change", _server_memory(service)
         # each worker has read the file or taken over the model of its parent
         log = service.log.read_text()
         loaded = log.count("resource providers from its file") + log.count(
@@ -143,17 +145,17 @@ def _measure(
     engine.dispose()
 
 
-def _connect_twice(service: Ours) -> list[tuple[Connection, Connection]]:
+def _connect_twice(service: Ours) -> list[tuple[ServiceConnection, ServiceConnection]]:
     """Return two connections to each worker; the kernel chooses the worker of a connection."""
-    workers, found = service.worker_processes(), defaultdict[int, list[Connection]](list)
+    workers, found = service.worker_processes(), defaultdict[int, list[ServiceConnection]](list)
     deadline = time.monotonic() + _SECONDS_TO_CONNECT
     while min(len(found[each.pid]) for each in workers) < 2:
         if time.monotonic() > deadline:
             raise ServiceFailed("some workers got no connections")
         # all connections of a round are made before their workers are looked up, which takes longer
-        made = [Connection(service.port) for _ in range(_AT_ONCE * len(workers))]
+        made = [ServiceConnection(service.port) for _ in range(_AT_ONCE * len(workers))]
         for connection in made:
-            connection.expect("GET", "/")
+            connection.expect_success("GET", "/")
         by_port = {connection.local_port: connection for connection in made}
         for worker in workers:
             ports = {end.raddr.port for end in worker.net_connections("tcp") if end.raddr}
@@ -161,31 +163,31 @@ def _connect_twice(service: Ours) -> list[tuple[Connection, Connection]]:
     return [(found[each.pid][0], found[each.pid][1]) for each in workers]
 
 
-def _ask_each(connections: Sequence[Connection], paths: Sequence[str]) -> None:
+def _ask_each(connections: Sequence[ServiceConnection], paths: Sequence[str]) -> None:
     for connection in connections:
         for path in paths:
-            connection.expect("GET", path)
+            connection.expect_success("GET", path)
 
 
 def _change_during_search(
-    long: Connection, short: Connection, engine: sa.Engine, providers: Sequence[tuple[int, str]]
+    long: ServiceConnection, short: ServiceConnection, engine: sa.Engine, providers: Sequence[tuple[int, str]]
 ) -> None:
-    searching = Thread(target=long.expect, args=("GET", _LONG))
+    searching = Thread(target=long.expect_success, args=("GET", _LONG))
     searching.start()
     for each in providers:
         time.sleep(0.2)
         change_providers(engine, [each])
-        short.expect("GET", _LIMITED.path())
+        short.expect_success("GET", _LIMITED.path())
     searching.join()
-    short.expect("GET", _LIMITED.path())
+    short.expect_success("GET", _LIMITED.path())
 
 
-def _memory(service: Ours) -> float:
+def _server_memory(service: Ours) -> float:
     """Return the MB of the parent process and of all workers."""
-    return sum(_pss(each.pid) for each in (_parent(service), *service.worker_processes()))
+    return sum(_read_pss(each.pid) for each in (_parent_process(service), *service.worker_processes()))
 
 
-def _pss(pid: int) -> float:
+def _read_pss(pid: int) -> float:
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1000
 

@@ -4,19 +4,19 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.measure import Result, Sample
+from benchmarks.measure import ComparisonResult, RepeatSample
 
 _HEAD = ("", "unit", "ours", "reference", "ratio", "ours again", "CPU ms", "goal", "")
 
 
-def text(results: Sequence[Result]) -> str:
+def format_table(results: Sequence[ComparisonResult]) -> str:
     """A Markdown table, a section after the other; medians, with the range of the repeats of ours."""
     rows: list[Sequence[str]] = [_HEAD]
-    sections: dict[str, list[Result]] = {}
+    sections: dict[str, list[ComparisonResult]] = {}
     for result in results:
         sections.setdefault(result.section, []).append(result)
     for section, members in sections.items():
-        rows += [(f"**{section}**", *[""] * (len(_HEAD) - 1)), *map(_row, members)]
+        rows += [(f"**{section}**", *[""] * (len(_HEAD) - 1)), *map(_table_row, members)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
@@ -26,40 +26,40 @@ def text(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def _row(result: Result) -> Sequence[str]:
-    reached = {True: "reached", False: "missed", None: ""}[result.reached]
+def _table_row(result: ComparisonResult) -> Sequence[str]:
+    reached = {True: "reached", False: "missed", None: ""}[result.goal_reached]
     if result.bound is not None:
-        goal = f"≤ {_number(result.bound)}"
+        goal = f"≤ {_format_number(result.bound)}"
     elif result.cpu_goal is not None:
-        goal = f"≥ {_number(result.cpu_goal)}x by CPU"
+        goal = f"≥ {_format_number(result.cpu_goal)}x by CPU"
     else:
-        goal = "" if result.goal is None else f"≥ {_number(result.goal)}x"
-    ratio = "" if result.ratio is None else f"{_number(result.ratio)}x"
-    remarks = [reached, *_remarks(result)]
+        goal = "" if result.goal is None else f"≥ {_format_number(result.goal)}x"
+    ratio = "" if result.median_ratio is None else f"{_format_number(result.median_ratio)}x"
+    remarks = [reached, *_result_remarks(result)]
     return (
         result.name,
         result.unit,
-        _shown(result.ours, spread=True),
-        "" if result.reference is None else _shown(result.reference),
+        _sample_cell(result.ours, spread=True),
+        "" if result.reference is None else _sample_cell(result.reference),
         ratio,
-        "" if result.again is None else _shown(result.again),
-        _cpu(result),
+        "" if result.again is None else _sample_cell(result.again),
+        _cpu_cell(result),
         goal,
         "; ".join(remark for remark in remarks if remark),
     )
 
 
-def _cpu(result: Result) -> str:
+def _cpu_cell(result: ComparisonResult) -> str:
     """Of our workers, of those of the reference, and how many times less ours is."""
     ours, reference = result.cpu.get("ours"), result.cpu.get("reference")
     if not ours:
         return ""
     if not reference or result.cpu_ratio is None:
-        return _number(ours)
-    return f"{_number(ours)} : {_number(reference)} = {_number(result.cpu_ratio)}x"
+        return _format_number(ours)
+    return f"{_format_number(ours)} : {_format_number(reference)} = {_format_number(result.cpu_ratio)}x"
 
 
-def _remarks(result: Result) -> Iterable[str]:
+def _result_remarks(result: ComparisonResult) -> Iterable[str]:
     if result.notes.get("same answer") is False:
         yield "ANSWERS DIFFER"
     for side in ("ours", "reference"):
@@ -74,42 +74,44 @@ def _remarks(result: Result) -> Iterable[str]:
                 )
 
 
-def _shown(sample: Sample, *, spread: bool = False) -> str:
-    if sample.median is None:
+def _sample_cell(sample: RepeatSample, *, spread: bool = False) -> str:
+    if sample.median_value is None:
         return sample.failure.rpartition(": ")[2] if sample.failure else "-"
-    text = _number(sample.median)
+    text = _format_number(sample.median_value)
     if spread and len(sample.values) > 1:
-        text += f" ({_number(min(sample.values))} to {_number(max(sample.values))})"
+        text += f" ({_format_number(min(sample.values))} to {_format_number(max(sample.values))})"
     return text
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
 
-def as_json(results: Iterable[Result], machine: Mapping[str, Any]) -> str:
+def as_json(results: Iterable[ComparisonResult], machine: Mapping[str, Any]) -> str:
     """Everything: all repeats, all notes."""
-    return json.dumps({"machine": machine, "results": [_plain(result) for result in results]}, indent=1)
+    return json.dumps(
+        {"machine": machine, "results": [_plain_result(result) for result in results]}, indent=1
+    )
 
 
-def _plain(result: Result) -> dict[str, Any]:
+def _plain_result(result: ComparisonResult) -> dict[str, Any]:
     sides = {"ours": result.ours, "again": result.again, "reference": result.reference}
     return {
         "section": result.section,
         "name": result.name,
         "unit": result.unit,
         **{
-            name: {"median": sample.median, "repeats": list(sample.values), "failure": sample.failure}
+            name: {"median": sample.median_value, "repeats": list(sample.values), "failure": sample.failure}
             for name, sample in sides.items()
             if sample is not None
         },
-        "ratio": result.ratio,
+        "ratio": result.median_ratio,
         "worker CPU ms": result.cpu,
         "goal": result.goal,
         "CPU goal": result.cpu_goal,
         "bound": result.bound,
-        "reached": result.reached,
+        "reached": result.goal_reached,
         "notes": result.notes,
     }

@@ -20,7 +20,7 @@ SHARED = Path(os.environ.get("PLACEMENT_COMPUTE_SHARED", Path(__file__).parents[
 REPEATS = 5
 
 
-def measure(root: Path) -> list[object]:
+def measure_machine(root: Path) -> list[object]:
     """Sizes, and the median time to read in milliseconds."""
     seconds = []
     for _ in range(REPEATS):
@@ -56,7 +56,7 @@ def main() -> None:
             with tarfile.open(archive) as tar:
                 tar.extractall(scratch, filter="tar")
             (root,) = Path(scratch).iterdir()
-            table.add_row([archive.name.removesuffix(".tar.bz2"), *measure(root)])
+            table.add_row([archive.name.removesuffix(".tar.bz2"), *measure_machine(root)])
     print(table)
 
 

@@ -51,7 +51,7 @@ throttle_up = 50%
 
 
 @dataclass(frozen=True)
-class Recovery:
+class GuestRecovery:
     """One host. Usage and line are in cores, times in seconds from the moment the line was there, or the
     guests went quiet.
     """
@@ -66,7 +66,7 @@ class Recovery:
 
 
 @dataclass(frozen=True)
-class Cost:
+class DaemonCost:
     """Percent of a core that the daemon takes with so many idle guests, with and without watermarks."""
 
     guests: int
@@ -74,17 +74,17 @@ class Cost:
     without: float
 
 
-class Bench:
+class DaemonBench:
     """A service, a daemon on it, and the ini file between them."""
 
     def __init__(self, folder, url, driver):
         self.folder = folder
         self._url, self._driver = url, driver
         (folder / "state").mkdir()
-        self.configure()
+        self.write_config()
         self.agent = AgentProcess(folder / "agent.ini")
 
-    def configure(self, more=""):
+    def write_config(self, more=""):
         (self.folder / "agent.ini").write_text(
             f"[DEFAULT]\nstate_path = {self.folder / 'state'}\n"
             "[compute]\ncpu_shared_set = 0-1\nresource_provider_name = bench\n"
@@ -94,16 +94,16 @@ class Bench:
             f"[qos_class:BATCH]\nrank = 0\n{more}"
         )
 
-    def ask(self, method, **params):
+    def ask_agent(self, method, **params):
         return call_agent(self.folder / "state/agent.sock", method, params)
 
     def reload(self, more):
         """Have the daemon take other lines up; returns when it did."""
-        self.configure(more)
-        wait_for(lambda: bool(self.ask("watermark.list")) == bool(more))
+        self.write_config(more)
+        wait_for(lambda: bool(self.ask_agent("watermark.list")) == bool(more))
 
-    def line(self):
-        return next(row for row in self.ask("watermark.list") if row["action"] == "throttle_down")
+    def read_line(self):
+        return next(row for row in self.ask_agent("watermark.list") if row["action"] == "throttle_down")
 
 
 def wait_for(condition):
@@ -129,7 +129,7 @@ def busy_sector(millions):
     return code.ljust(510, b"\0") + b"\x55\xaa"
 
 
-def recovery(bench, libvirtd, guests, share):
+def measure_recovery(bench, libvirtd, guests, share):
     """``guests`` that burn CPU; the line is at ``share`` of what they use."""
     domains = {}
     for number in range(guests):
@@ -154,7 +154,7 @@ def recovery(bench, libvirtd, guests, share):
     touched = set()
 
     def is_below():
-        row = bench.line()
+        row = bench.read_line()
         touched.update(text.split()[0] for text in row["in_force"])
         return touched and row["usage"] is not None and row["usage"] <= row["amount"]
 
@@ -164,21 +164,21 @@ def recovery(bench, libvirtd, guests, share):
     for domain in domains.values():
         domain.suspend()
     began = time.monotonic()
-    wait_for(lambda: not bench.line()["in_force"])
+    wait_for(lambda: not bench.read_line()["in_force"])
     restored_after = time.monotonic() - began
     bench.reload("")
     libvirtd.end_guests()
-    wait_for(lambda: not bench.ask("guest.list"))
+    wait_for(lambda: not bench.ask_agent("guest.list"))
     gap = usage * (1 - share) * (1 + MARGIN)
     gains = sorted((cores - MIN_SHARE for cores in used.values()), reverse=True)
     needed = next((n for n in range(1, guests + 1) if sum(gains[:n]) >= gap), guests)
-    return Recovery(guests, usage, usage * share, count, needed, below_after, restored_after)
+    return GuestRecovery(guests, usage, usage * share, count, needed, below_after, restored_after)
 
 
-def cost(bench, guests, seconds=20):
+def measure_daemon(bench, guests, seconds=20):
     """Sleeping guests without cgroups, which are measured by their processes: the dearest kind."""
     for _ in range(guests):
-        bench.ask("guest.run", command=["sleep", "3600"], qos_class="BATCH")
+        bench.ask_agent("guest.run", command=["sleep", "3600"], qos_class="BATCH")
     pid = bench.agent.process.pid
     spent = []
     for lines in (IDLE_LINES, ""):
@@ -187,12 +187,12 @@ def cost(bench, guests, seconds=20):
         before = cpu_seconds(pid)
         time.sleep(seconds)
         spent.append(100 * (cpu_seconds(pid) - before) / seconds)
-    for each in bench.ask("guest.list"):
-        bench.ask("guest.stop", guest=each["uuid"])
-    return Cost(guests, *spent)
+    for each in bench.ask_agent("guest.list"):
+        bench.ask_agent("guest.stop", guest=each["uuid"])
+    return DaemonCost(guests, *spent)
 
 
-def text(found):
+def format_tables(found):
     """Markdown."""
     lines = [
         "| guests | used, cores | line, cores | touched | fewest possible | below the line after, s |"
@@ -202,7 +202,7 @@ def text(found):
             f"| {one.guests} | {one.usage:.2f} | {one.line:.2f} | {one.touched} | {one.fewest} |"
             f" {one.below_line_after:.1f} | {one.restored_after:.1f} |"
             for one in found
-            if isinstance(one, Recovery)
+            if isinstance(one, GuestRecovery)
         ),
         "",
         "| guests | daemon with watermarks, % of a core | without |",
@@ -210,7 +210,7 @@ def text(found):
         *(
             f"| {one.guests} | {one.with_watermarks:.2f} | {one.without:.2f} |"
             for one in found
-            if isinstance(one, Cost)
+            if isinstance(one, DaemonCost)
         ),
     ]
     return "\n".join(lines)
@@ -233,19 +233,19 @@ def main() -> int:
     try:
         with running("ours", folder) as url:
             if arguments.qemu:
-                found.extend(_qemu(folder, url, arguments))
+                found.extend(_run_qemu(folder, url, arguments))
             for guests in arguments.cost:
                 home = folder / f"cost-{guests}"
                 home.mkdir()
-                bench = Bench(home, url, "drivers = process")
+                bench = DaemonBench(home, url, "drivers = process")
                 try:
                     bench.agent.start()
-                    found.append(cost(bench, guests))
+                    found.append(measure_daemon(bench, guests))
                 finally:
                     bench.agent.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(text(found))
+    print(format_tables(found))
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(one) for one in found], indent=1))
     return 0
@@ -263,7 +263,7 @@ def libvirt_bench(folder, url):
         sys.exit("libvirt has no CPU controller of cgroups here, and so no quotas")
     home = folder / "qemu"
     home.mkdir()
-    bench = Bench(home, url, f"drivers = libvirt\n[libvirt]\nuri = {libvirtd.uri}")
+    bench = DaemonBench(home, url, f"drivers = libvirt\n[libvirt]\nuri = {libvirtd.uri}")
     try:
         libvirtd.start()
         yield bench, libvirtd
@@ -272,13 +272,13 @@ def libvirt_bench(folder, url):
         libvirtd.stop()
 
 
-def _qemu(folder, url, arguments):
+def _run_qemu(folder, url, arguments):
     with libvirt_bench(folder, url) as (bench, libvirtd):
         bench.agent.start()
         for guests in arguments.qemu:
             for share in arguments.share:
                 print(f"{guests} guests, line at {share} ({os.getloadavg()[0]:.0f} load)", file=sys.stderr)
-                yield (one := recovery(bench, libvirtd, guests, share))
+                yield (one := measure_recovery(bench, libvirtd, guests, share))
                 print(one, file=sys.stderr)
 
 

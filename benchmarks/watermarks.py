@@ -46,7 +46,7 @@ _LINE = 0.75
 
 
 @dataclass(frozen=True)
-class Recovery:
+class SimulatedRecovery:
     """One host: how many guests it took, and how long. Rounds are seconds."""
 
     guests: int
@@ -59,7 +59,7 @@ class Recovery:
 
 
 @dataclass(frozen=True)
-class Cost:
+class RoundCost:
     """Milliseconds of CPU time for one round of so many guests; medians."""
 
     guests: int
@@ -83,7 +83,7 @@ class LoopCost:
     core_percent: float
 
 
-def recovery(guests: int, over: float) -> Recovery:
+def simulate_recovery(guests: int, over: float) -> SimulatedRecovery:
     """A host that calms down after some time. Its best-effort guests want between 1 and 4 cores; with all
     it is ``over`` (a share) above its line.
     """
@@ -95,10 +95,10 @@ def recovery(guests: int, over: float) -> Recovery:
         SimulatedHost(
             cpus,
             1.0,
-            {uuid: SimulatedGuest(uuid, 4.0, _until(_CALM, cores)) for uuid, cores in wants.items()},
+            {uuid: SimulatedGuest(uuid, 4.0, _cores_until(_CALM, cores)) for uuid, cores in wants.items()},
             own_use=total,
         ),
-        _rules(cpus),
+        _line_rules(cpus),
     )
     history = loop.run(_CALM)
     touched = {
@@ -110,13 +110,13 @@ def recovery(guests: int, over: float) -> Recovery:
     restored = next(number for number, seen in enumerate(later) if seen.throttled == 0)
     lowest = lowest_limit(GuestAllotment(4.0), ThrottleSteps())
     gains = [cores - lowest for cores in wants.values()]
-    fewest, with_margin = (_fewest(gains, widened) for widened in (gap, gap * (1 + _MARGIN)))
-    return Recovery(guests, 100 * over, len(touched), fewest, with_margin, recovered, restored)
+    fewest, with_margin = (_fewest_guests(gains, widened) for widened in (gap, gap * (1 + _MARGIN)))
+    return SimulatedRecovery(guests, 100 * over, len(touched), fewest, with_margin, recovered, restored)
 
 
-def cost(guests: int, rounds: int, folder: Path) -> Cost:
+def measure_round(guests: int, rounds: int, folder: Path) -> RoundCost:
     """Rounds over folders like cgroups and the real /proc, then plans for a host far above its line."""
-    subjects = _subjects(guests, folder)
+    subjects = _measured_guests(guests, folder)
     by = rules(
         line("cpu", throttle_down=1e6, throttle_up=1e5),
         line("psi", "cpu_pressure", throttle_down=101, throttle_up=50),
@@ -126,7 +126,7 @@ def cost(guests: int, rounds: int, folder: Path) -> Cost:
     sampler = MetricSampler()
     hands = SimulatedHost(1.0, 1.0, {})
     executor = ThrottleExecutor(
-        by.registry, hands, hands, hands.switch_scheduling, _telemetry(), hands.reclaim_memory
+        by.registry, hands, hands, hands.switch_scheduling, _make_telemetry(), hands.reclaim_memory
     )
     trigger = WatermarkTrigger(by, WatermarkState(scheduling_off=False), executor, lambda state: None)
     sampling, calm = [], []
@@ -140,10 +140,10 @@ def cost(guests: int, rounds: int, folder: Path) -> Cost:
         calm.append(time.process_time() - started)
         time.sleep(0.02)  # two clock ticks, so that /proc/stat moves
     spent = time.process_time() - begun
-    planning = _measured(lambda: _plan_far_above(guests), 5)
+    planning = _time_work(lambda: _plan_far_above(guests), 5)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     medians = [1000 * statistics.median(times) for times in (sampling, calm, planning)]
-    return Cost(guests, *medians, core_percent=100 * spent / rounds, memory_mib=peak)
+    return RoundCost(guests, *medians, core_percent=100 * spent / rounds, memory_mib=peak)
 
 
 class _GroupDriver(StubbornDriver):
@@ -155,7 +155,7 @@ class _GroupDriver(StubbornDriver):
 
     def create_guest(self, guest_uuid, name, settings, command, cwd="/", environment=None, declared=()):
         guest = super().create_guest(guest_uuid, name, settings, command, cwd, environment, declared)
-        self.running[guest_uuid] = replace(guest, cgroup=str(_group(self._folder, guest_uuid)))
+        self.running[guest_uuid] = replace(guest, cgroup=str(_make_group(self._folder, guest_uuid)))
         return self.running[guest_uuid]
 
 
@@ -188,7 +188,7 @@ def loop_cost(guests: int, rounds: int, folder: Path) -> LoopCost:
     names = [f"guest-{number}" for number in range(guests)]
     for name in names:
         host.run(name, 0.0)
-    calm = _rounds(host, rounds)
+    calm = _round_milliseconds(host, rounds)
     host.crash()
     lowest = lowest_limit(GuestAllotment(4.0), ThrottleSteps())
     host.file.keep_watermarks(
@@ -196,18 +196,18 @@ def loop_cost(guests: int, rounds: int, folder: Path) -> LoopCost:
     )
     host.lines = _LOOP_LINES.format(line="0.01%", up="0.001%")
     host.boot()
-    throttled = _rounds(host, rounds)
+    throttled = _round_milliseconds(host, rounds)
     assert len(host.limits()) == guests
     host.crash()
     return LoopCost(guests, calm, throttled, max(calm, throttled) / 10)
 
 
-def _rounds(host: Overload, rounds: int) -> float:
+def _round_milliseconds(host: Overload, rounds: int) -> float:
     """Milliseconds of CPU time of all threads for one round."""
     host.rounds(2)
     spent = []
     for _ in range(rounds):
-        spent += _measured(host.watermarks.run_round, 1)
+        spent += _time_work(host.watermarks.run_round, 1)
         time.sleep(0.02)
     return 1000 * statistics.median(spent)
 
@@ -222,7 +222,7 @@ def _plan_far_above(guests: int) -> None:
     make_plan(by, snapshot, observe_usage({}, by.watermarks, snapshot), WatermarkState(scheduling_off=False))
 
 
-def _fewest(gains: Sequence[float], gap: float) -> int:
+def _fewest_guests(gains: Sequence[float], gap: float) -> int:
     total = 0.0
     for count, gain in enumerate(sorted(gains, reverse=True), 1):
         total += gain
@@ -231,11 +231,11 @@ def _fewest(gains: Sequence[float], gap: float) -> int:
     return len(gains)
 
 
-def _until(last: int, cores: float) -> Callable[[int], float]:
+def _cores_until(last: int, cores: float) -> Callable[[int], float]:
     return lambda number: cores if number < last else cores / 2
 
 
-def _rules(cpus: float) -> WatermarkRules:
+def _line_rules(cpus: float) -> WatermarkRules:
     return rules(
         line(
             throttle_down=cpus * _LINE,
@@ -247,18 +247,18 @@ def _rules(cpus: float) -> WatermarkRules:
     )
 
 
-def _subjects(guests: int, folder: Path) -> list[MeasuredGuest]:
+def _measured_guests(guests: int, folder: Path) -> list[MeasuredGuest]:
     """Guests in groups of their own."""
     subjects = []
     for number in range(guests):
         facts = GuestUsage(
             f"guest-{number}", "BE", 0, allotments={ThrottleControl("cpu_quota"): GuestAllotment(4.0)}
         )
-        subjects.append(MeasuredGuest(facts, cgroup=str(_group(folder, facts.uuid))))
+        subjects.append(MeasuredGuest(facts, cgroup=str(_make_group(folder, facts.uuid))))
     return subjects
 
 
-def _group(folder: Path, guest: str) -> Path:
+def _make_group(folder: Path, guest: str) -> Path:
     """A folder with the files that a guest's group has, and of their length."""
     group = folder / guest
     group.mkdir()
@@ -273,7 +273,7 @@ def _group(folder: Path, guest: str) -> Path:
     return group
 
 
-def _measured(work: Callable[[], None], times: int) -> list[float]:
+def _time_work(work: Callable[[], None], times: int) -> list[float]:
     spent = []
     for _ in range(times):
         started = time.process_time()
@@ -282,11 +282,13 @@ def _measured(work: Callable[[], None], times: int) -> list[float]:
     return spent
 
 
-def _telemetry() -> ThrottleTelemetry:
+def _make_telemetry() -> ThrottleTelemetry:
     return ThrottleTelemetry(CollectorRegistry())
 
 
-def text(recoveries: Sequence[Recovery], costs: Sequence[Cost], loops: Sequence[LoopCost]) -> str:
+def format_tables(
+    recoveries: Sequence[SimulatedRecovery], costs: Sequence[RoundCost], loops: Sequence[LoopCost]
+) -> str:
     """Markdown tables."""
     lines = [
         "| best-effort guests | above what they may use, % | touched | fewest possible | with the margin |"
@@ -327,19 +329,19 @@ def main() -> None:
     top.add_argument("--quick", action="store_true", help="few guests: does it work at all?")
     arguments = top.parse_args()
     counts = (1, 5) if arguments.quick else (1, 2, 5, 10, 20, 30, 40, 50)
-    recoveries = [recovery(count, over) for over in (0.1, 0.3, 0.6) for count in counts]
+    recoveries = [simulate_recovery(count, over) for over in (0.1, 0.3, 0.6) for count in counts]
     folder = Path(tempfile.mkdtemp(prefix="watermarks-"))
     try:
         costs, loops = [], []
         rounds = 5 if arguments.quick else 60
         for count in (10,) if arguments.quick else (100, 200):
             (home := folder / str(count)).mkdir()
-            costs.append(cost(count, rounds, home))
+            costs.append(measure_round(count, rounds, home))
             (home := folder / f"loop-{count}").mkdir()
             loops.append(loop_cost(count, rounds, home))
     finally:
         shutil.rmtree(folder)
-    print(text(recoveries, costs, loops))
+    print(format_tables(recoveries, costs, loops))
     if arguments.json:
         found = {"recoveries": recoveries, "costs": costs, "loops": loops}
         document = {name: [*map(asdict, rows)] for name, rows in found.items()}

@@ -25,8 +25,8 @@ from typing import Final
 
 import psutil
 
-from benchmarks.clients import Clients
-from benchmarks.http import Connection, NoAnswer
+from benchmarks.clients import ClientPool
+from benchmarks.http import NoAnswer, ServiceConnection
 from benchmarks.loading import load_directly
 from benchmarks.reference import ReferenceMissing, environment
 from benchmarks.servers import Ours, Service, ServiceFailed
@@ -69,21 +69,21 @@ _HEAD: Final = (
 Command = Callable[[Path, int], list[str]]
 
 
-def _gunicorn(kind: str, *more: str) -> Command:
-    def command(programs: Path, port: int) -> list[str]:
+def _gunicorn_command(kind: str, *more: str) -> Command:
+    def build_command(programs: Path, port: int) -> list[str]:
         return [
             *(str(programs / "gunicorn"), "--no-control-socket", "--worker-class", kind),
             *("--workers", str(_WORKERS), "--keep-alive", "75", "--limit-request-line", "8190", *more),
             *("--bind", f"127.0.0.1:{port}", _APPLICATION),
         ]
 
-    return command
+    return build_command
 
 
 SERVERS: Final[Mapping[str, Command | None]] = {
     "ours": None,
-    "gunicorn gthread": _gunicorn("gthread", "--threads", str(_THREADS)),
-    "gunicorn sync": _gunicorn("sync"),
+    "gunicorn gthread": _gunicorn_command("gthread", "--threads", str(_THREADS)),
+    "gunicorn sync": _gunicorn_command("sync"),
     "uWSGI": lambda programs, port: [
         *(str(programs / "uwsgi"), "--master", "--lazy-apps", "--enable-threads", "--die-on-term"),
         *("--hook-master-start", "unix_signal:15 gracefully_kill_them_all", "--thunder-lock"),
@@ -106,7 +106,7 @@ SERVERS: Final[Mapping[str, Command | None]] = {
 }
 
 
-class _Served(Ours):
+class _ServedApplication(Ours):
     """The service of this checkout under some web server."""
 
     def __init__(self, url: str, folder: Path, programs: Path, command: Command | None) -> None:
@@ -118,10 +118,10 @@ class _Served(Ours):
         with self._config.open("a") as config:
             config.write("[api]\nwaiting_requests = 1\n")
 
-    def _serve(self) -> list[str]:
-        return super()._serve() if self._command is None else self._command(self._programs, self.port)
+    def _serve_command(self) -> list[str]:
+        return super()._serve_command() if self._command is None else self._command(self._programs, self.port)
 
-    def _environment(self) -> Mapping[str, str]:
+    def _process_environment(self) -> Mapping[str, str]:
         paths = [str(Path(__file__).parents[1]), sysconfig.get_path("purelib")]
         more = {"PYTHONPATH": os.pathsep.join(paths), "OS_PLACEMENT_CONFIG_DIR": str(self._folder)}
         return {**os.environ, **more}
@@ -130,7 +130,7 @@ class _Served(Ours):
         """Of all of its processes: some have others than workers."""
         assert self._process is not None
         spent = 0
-        for each in self._family():
+        for each in self._process_family():
             for thread in Path(f"/proc/{each.pid}/task").glob("*/schedstat"):
                 with suppress(OSError):
                     spent += int(thread.read_text().split()[0])
@@ -138,30 +138,30 @@ class _Served(Ours):
 
     def memory_bytes(self) -> int:
         """The proportional set size of all of its processes: pages that they share count once."""
-        return sum(each.memory_full_info().pss for each in self._family())
+        return sum(each.memory_full_info().pss for each in self._process_family())
 
-    def _family(self) -> Sequence[psutil.Process]:
+    def _process_family(self) -> Sequence[psutil.Process]:
         assert self._process is not None
         main = psutil.Process(self._process.pid)
         return [main, *main.children(recursive=True)]
 
-    def terminate(self) -> None:
+    def send_sigterm(self) -> None:
         """Have it stop, and do not wait."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
-class _Latency:
+class _ClientLatency:
     cpu: float
     p50: float
     p99: float
 
 
-def _latency(service: Service, seconds: float) -> _Latency:
+def _measure_latency(service: Service, seconds: float) -> _ClientLatency:
     """Milliseconds of one client that asks the same again and again."""
     times: list[float] = []
-    with Connection(service.port, 20.0) as connection:
+    with ServiceConnection(service.port, 20.0) as connection:
         for _ in range(20):
             connection.send("GET", _QUESTION)
         before, until = service.cpu_seconds(), time.perf_counter() + seconds
@@ -171,7 +171,7 @@ def _latency(service: Service, seconds: float) -> _Latency:
                 connection.send("GET", _QUESTION)
             times.append(1000 * (time.perf_counter() - began))
         cpu = 1000 * (service.cpu_seconds() - before) / len(times)
-    return _Latency(cpu, statistics.median(times), sorted(times)[int(0.99 * len(times))])
+    return _ClientLatency(cpu, statistics.median(times), sorted(times)[int(0.99 * len(times))])
 
 
 def _keeps_connections(service: Service) -> bool:
@@ -193,13 +193,13 @@ def _slow_clients(port: int, beginning: bytes) -> Iterator[None]:
     clients: list[socket.socket] = []
     stopped = threading.Event()
 
-    def drip() -> None:
+    def drip_bytes() -> None:
         while not stopped.wait(0.5):
             for client in clients:
                 with suppress(OSError):
                     client.send(b"a")
 
-    thread = threading.Thread(target=drip, daemon=True)
+    thread = threading.Thread(target=drip_bytes, daemon=True)
     try:
         for _ in range(_SLOW_CLIENTS):
             client = socket.create_connection(("127.0.0.1", port), 10)
@@ -217,12 +217,12 @@ def _slow_clients(port: int, beginning: bytes) -> Iterator[None]:
             client.close()
 
 
-def _end(service: _Served) -> str:
+def _stop_outcome(service: _ServedApplication) -> str:
     """What becomes of a request that waits for two seconds when the server is told to stop."""
-    with Connection(service.port, 20.0) as connection:
+    with ServiceConnection(service.port, 20.0) as connection:
         _, answer = connection.send("GET", "/ext/v1/changes")
         cursor = answer.decode().split('"cursor":"')[1].split('"')[0]
-        timer = threading.Timer(0.5, service.terminate)
+        timer = threading.Timer(0.5, service.send_sigterm)
         timer.start()
         try:
             status, _ = connection.send("GET", _WAITING.format(cursor=cursor))
@@ -233,37 +233,37 @@ def _end(service: _Served) -> str:
     return "answered" if status == 200 else f"status {status}"
 
 
-def _crowd(service: _Served, count: int, seconds: float) -> Sequence[str]:
+def _measure_crowd(service: _ServedApplication, count: int, seconds: float) -> Sequence[str]:
     """Requests a second, CPU of each and the 99th percentile, of many clients at once."""
-    with Clients(count) as clients:
+    with ClientPool(count) as clients:
         clients.warm_up(service.port)
         before = service.cpu_seconds()
-        work = clients.ask(service.port, _QUESTION, seconds)
-        cpu = 1000 * (service.cpu_seconds() - before) / max(1, sum(each.done for each in work))
+        work = clients.ask_repeatedly(service.port, _QUESTION, seconds)
+        cpu = 1000 * (service.cpu_seconds() - before) / max(1, sum(each.success_count for each in work))
     times = sorted(time for each in work for time in each.latencies)
     p99 = f"{1000 * times[int(0.99 * len(times))]:.1f}" if times else "no answer"
-    return f"{sum(each.rate for each in work):,.0f}", f"{cpu:.2f}", p99
+    return f"{sum(each.success_rate for each in work):,.0f}", f"{cpu:.2f}", p99
 
 
-def _beside(service: _Served, beginning: bytes, seconds: float) -> str:
+def _measure_beside(service: _ServedApplication, beginning: bytes, seconds: float) -> str:
     """The latency of one client beside slow ones."""
     try:
         with _slow_clients(service.port, beginning):
-            found = _latency(service, seconds)
+            found = _measure_latency(service, seconds)
     except (OSError, NoAnswer):
         return "no answer"
     return f"{found.p50:.2f}, {found.p99:.2f}"
 
 
-def measure(service: _Served, seconds: float) -> Sequence[str]:
+def measure_server(service: _ServedApplication, seconds: float) -> Sequence[str]:
     """A row of the table."""
-    alone = _latency(service, seconds)
-    crowds = [cell for count in _CROWDS for cell in _crowd(service, count, seconds)]
+    alone = _measure_latency(service, seconds)
+    crowds = [cell for count in _CROWDS for cell in _measure_crowd(service, count, seconds)]
     memory = f"{service.memory_bytes() / 1e6:.0f}"
     keeps = "yes" if _keeps_connections(service) else "no"
-    slow = [_beside(service, beginning, min(seconds, 2.0)) for beginning in _SLOW_KINDS.values()]
+    slow = [_measure_beside(service, beginning, min(seconds, 2.0)) for beginning in _SLOW_KINDS.values()]
     one = (f"{alone.cpu:.2f}", f"{alone.p50:.2f}", f"{alone.p99:.2f}")
-    return (*one, *crowds, memory, keeps, *slow, _end(service))
+    return (*one, *crowds, memory, keeps, *slow, _stop_outcome(service))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -304,10 +304,10 @@ def _measure_fresh(url: str, programs: Path, name: str, seconds: float) -> Seque
     """The cells of a server that serves a new database."""
     with tempfile.TemporaryDirectory(prefix="placement-web-servers-") as folder:
         try:
-            with _Served(url, Path(folder), programs, SERVERS[name]) as service:
+            with _ServedApplication(url, Path(folder), programs, SERVERS[name]) as service:
                 load_directly(url, WORLDS["numa"], _HOSTS)
                 service.restart()
-                return measure(service, seconds)
+                return measure_server(service, seconds)
         except ServiceFailed as error:
             print(error, file=sys.stderr)
             return ("did not start",)

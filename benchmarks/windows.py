@@ -19,12 +19,12 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from benchmarks.decisions import percentiles
-from benchmarks.http import Connection, Refused
+from benchmarks.decisions import format_percentiles
+from benchmarks.http import RequestRefused, ServiceConnection
 from benchmarks.loading import load_directly
 from benchmarks.machine_speed import ADDITIONS, addition_seconds
 from benchmarks.servers import Ours
-from benchmarks.worlds import Provider, Tree, World, inventory, uuid_of
+from benchmarks.worlds import ProviderWorld, Tree, WorldProvider, inventory, uuid_of
 from placement.db import migration, tables
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.maintenance.heal import advance_sequence
@@ -50,16 +50,18 @@ def unlike_host(seed: int, number: int) -> Tree:
     if kind >= _NUMA_SHARE:
         vcpus = rng.randrange(16, 129)
         own = {"VCPU": inventory(vcpus), "MEMORY_MB": inventory(1024 * rng.randrange(2, 9) * vcpus)}
-        root = Provider(name, None, {**own, **disk}, ("COMPUTE_NODE",))
+        root = WorldProvider(name, None, {**own, **disk}, ("COMPUTE_NODE",))
         count = _DEVICES if kind >= 1 - _DEVICE_SHARE else 0
-        devices = (Provider(f"{name}-gpu{each}", root.uuid, {"PGPU": inventory(1)}) for each in range(count))
+        devices = (
+            WorldProvider(f"{name}-gpu{each}", root.uuid, {"PGPU": inventory(1)}) for each in range(count)
+        )
         return [root, *devices]
-    root = Provider(name, None, disk, ("COMPUTE_NODE",))
+    root = WorldProvider(name, None, disk, ("COMPUTE_NODE",))
     cpus = rng.randrange(16, 65)
     cells = {"PCPU": inventory(cpus), "MEMORY_MB": inventory(1024 * rng.randrange(4, 9) * cpus)}
     return [
         root,
-        *(Provider(f"{name}-numa{node}", root.uuid, cells, ("HW_NUMA_ROOT",)) for node in range(2)),
+        *(WorldProvider(f"{name}-numa{node}", root.uuid, cells, ("HW_NUMA_ROOT",)) for node in range(2)),
     ]
 
 
@@ -68,7 +70,7 @@ AmountsByProvider = Mapping[str, Mapping[str, int]]
 
 
 def booked_windows(
-    rng: random.Random, provider: Provider, devices: Sequence[Provider], count: int, now: float
+    rng: random.Random, provider: WorldProvider, devices: Sequence[WorldProvider], count: int, now: float
 ) -> tuple[AmountsByProvider, list[tuple[TimeWindow, AmountsByProvider]]]:
     """The used amounts of guests without an end on a provider, and windows with their amounts.
 
@@ -92,15 +94,15 @@ def booked_windows(
     return _amounts(provider, guests, memory * guests // cpus), windows
 
 
-def _cpu_class(provider: Provider) -> str:
+def _cpu_class(provider: WorldProvider) -> str:
     return "VCPU" if "VCPU" in provider.inventories else "PCPU"
 
 
-def _amounts(provider: Provider, cpus: int, memory: int) -> AmountsByProvider:
+def _amounts(provider: WorldProvider, cpus: int, memory: int) -> AmountsByProvider:
     return {provider.uuid: {_cpu_class(provider): cpus, "MEMORY_MB": memory}} if cpus else {}
 
 
-class _Rows:
+class _BookingRows:
     """Rows of consumers and of what they hold, in batches.
 
     :param ids: ids of providers by uuid and of resource classes by name, by table.
@@ -151,12 +153,14 @@ def book_directly(url: str, hosts: Sequence[Tree], count: int, seed: int, *, has
     """Write guests, windows and their holds into a database that has the hosts."""
     database = ServiceDatabase(url)
     try:
-        database.write(lambda tx: _book(tx, hosts, count, seed, has_windows=has_windows))
+        database.write(lambda tx: _write_bookings(tx, hosts, count, seed, has_windows=has_windows))
     finally:
         database.close()
 
 
-def _book(tx: WriteTransaction, hosts: Sequence[Tree], count: int, seed: int, *, has_windows: bool) -> None:
+def _write_bookings(
+    tx: WriteTransaction, hosts: Sequence[Tree], count: int, seed: int, *, has_windows: bool
+) -> None:
     ids = {
         table.name: {key: row_id for row_id, key in tx.conn.execute(sa.select(table.c.id, key_column))}
         for table, key_column in (
@@ -164,7 +168,7 @@ def _book(tx: WriteTransaction, hosts: Sequence[Tree], count: int, seed: int, *,
             (tables.resource_classes, tables.resource_classes.c.name),
         )
     }
-    rng, rows, now = random.Random(seed), _Rows(tx, ids), time.time()
+    rng, rows, now = random.Random(seed), _BookingRows(tx, ids), time.time()
     for tree in hosts:
         # the windows of a host with NUMA nodes are on its nodes
         cells = [each for each in tree if "MEMORY_MB" in each.inventories]
@@ -196,7 +200,7 @@ def _new_uuid(rng: random.Random) -> str:
     return str(uuid.UUID(int=rng.getrandbits(128), version=4))
 
 
-def _iso(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
@@ -205,74 +209,82 @@ DEVICES: Final = "&".join(f"resources_{each}=PGPU:1" for each in "AB") + "&group
 SMALL: Final = "resources=VCPU:2,MEMORY_MB:4096,DISK_GB:10"
 
 
-def questions(rng: random.Random, now: float) -> dict[str, Callable[[], dict[str, Any]]]:
+def availability_bodies(rng: random.Random, now: float) -> dict[str, Callable[[], dict[str, Any]]]:
     """Bodies of requests for the earliest windows, by title; each call makes another one."""
 
-    def body(query: str, hours: float, **fields: Any) -> dict[str, Any]:
+    def window_body(query: str, hours: float, **fields: Any) -> dict[str, Any]:
         return {"query": query, "duration": int(hours * HOUR), **fields}
 
-    def claims(each: Mapping[str, Any], count: int, **fields: Any) -> dict[str, Any]:
+    def claims_body(each: Mapping[str, Any], count: int, **fields: Any) -> dict[str, Any]:
         duration = int(rng.uniform(1, 48) * HOUR)
         return {"claims": [{**each, "count": count}], "duration": duration, **fields}
 
-    def flavor(**extra_specs: str) -> dict[str, Any]:
+    def random_flavor(**extra_specs: str) -> dict[str, Any]:
         size = rng.randrange(1, 9)
         return {"vcpus": size, "ram": 2048 * size, "disk": 10, "extra_specs": extra_specs}
 
-    def flavors(limit: int, **extra_specs: str) -> dict[str, Any]:
+    def flavor_body(limit: int, **extra_specs: str) -> dict[str, Any]:
         duration = int(rng.uniform(1, 48) * HOUR)
-        return {"flavor": flavor(**extra_specs), "duration": duration, "limit": limit}
+        return {"flavor": random_flavor(**extra_specs), "duration": duration, "limit": limit}
 
     gpu = {"resources1:PGPU": "1"}
 
-    def later() -> float:
+    def later_time() -> float:
         return now + rng.uniform(2 * DAY, 8 * DAY)
 
-    def small() -> str:
+    def small_query() -> str:
         return f"resources=VCPU:{rng.randrange(1, 9)},MEMORY_MB:{1024 * rng.randrange(1, 17)},DISK_GB:10"
 
-    def large() -> str:
+    def large_query() -> str:
         return f"resources=VCPU:{rng.randrange(80, 113)},MEMORY_MB:{1024 * rng.randrange(100, 201)}"
 
     return {
-        "small, now": lambda: body(small(), rng.uniform(1, 48)),
-        "small, from a day on": lambda: body(small(), rng.uniform(1, 48), not_before=_iso(later())),
-        "large": lambda: body(large(), rng.uniform(1, 48)),
-        "whole host for weeks": lambda: body(f"resources=VCPU:{rng.randrange(120, 129)}", 24 * 14),
-        "three groups on NUMA nodes": lambda: body(GROUPS, rng.uniform(1, 48)),
-        "topology, PCPU:40": lambda: body("resources=PCPU:40", rng.uniform(1, 48), topology="best-effort"),
-        "near full, with a deadline": lambda: body(
-            "resources=VCPU:126,MEMORY_MB:900000", 24, deadline=_iso(now + 6 * DAY)
+        "small, now": lambda: window_body(small_query(), rng.uniform(1, 48)),
+        "small, from a day on": lambda: window_body(
+            small_query(), rng.uniform(1, 48), not_before=_format_time(later_time())
         ),
-        "100 windows": lambda: body(large(), rng.uniform(1, 48), limit=100),
-        "two devices of one host": lambda: body(f"{small()}&{DEVICES}", rng.uniform(1, 48)),
-        "flavor": lambda: flavors(5),
-        "flavor with pinned CPUs": lambda: flavors(5, **{"hw:cpu_policy": "dedicated"}),
-        "flavor with a device": lambda: flavors(5, **gpu),
-        "20 windows of a flavor with a device": lambda: flavors(20, **gpu),
-        "4 claims on one host or several": lambda: claims({"query": large()}, 4),
-        "16 claims on different hosts": lambda: claims({"query": small()}, 16, different_hosts=True),
-        "8 flavors with a device": lambda: claims({"flavor": flavor(**gpu)}, 8),
+        "large": lambda: window_body(large_query(), rng.uniform(1, 48)),
+        "whole host for weeks": lambda: window_body(f"resources=VCPU:{rng.randrange(120, 129)}", 24 * 14),
+        "three groups on NUMA nodes": lambda: window_body(GROUPS, rng.uniform(1, 48)),
+        "topology, PCPU:40": lambda: window_body(
+            "resources=PCPU:40", rng.uniform(1, 48), topology="best-effort"
+        ),
+        "near full, with a deadline": lambda: window_body(
+            "resources=VCPU:126,MEMORY_MB:900000", 24, deadline=_format_time(now + 6 * DAY)
+        ),
+        "100 windows": lambda: window_body(large_query(), rng.uniform(1, 48), limit=100),
+        "two devices of one host": lambda: window_body(f"{small_query()}&{DEVICES}", rng.uniform(1, 48)),
+        "flavor": lambda: flavor_body(5),
+        "flavor with pinned CPUs": lambda: flavor_body(5, **{"hw:cpu_policy": "dedicated"}),
+        "flavor with a device": lambda: flavor_body(5, **gpu),
+        "20 windows of a flavor with a device": lambda: flavor_body(20, **gpu),
+        "4 claims on one host or several": lambda: claims_body({"query": large_query()}, 4),
+        "16 claims on different hosts": lambda: claims_body(
+            {"query": small_query()}, 16, different_hosts=True
+        ),
+        "8 flavors with a device": lambda: claims_body({"flavor": random_flavor(**gpu)}, 8),
     }
 
 
-Deed = Callable[[Connection], object]
+SentRequest = Callable[[ServiceConnection], object]
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _WindowSide:
     """A service with one of the worlds."""
 
     name: str
     service: Ours
 
-    def measure(self, title: str, make: Callable[[], Deed], count: int, before: Deed | None = None) -> None:
+    def measure_requests(
+        self, title: str, make: Callable[[], SentRequest], count: int, before: SentRequest | None = None
+    ) -> None:
         """Print the CPU time of the worker and the elapsed time of some answers, and those of refusals.
 
         ``before`` runs before each of the requests.
         """
         answered, refused = list[tuple[float, float]](), list[tuple[float, float]]()
-        with Connection(self.service.port) as connection:
+        with ServiceConnection(self.service.port) as connection:
             for _ in range(count):
                 deed, times = make(), answered
                 if before is not None:
@@ -280,7 +292,7 @@ class _Side:
                 began, cpu = time.perf_counter(), self.service.cpu_seconds()
                 try:
                     deed(connection)
-                except Refused:
+                except RequestRefused:
                     times = refused
                 elapsed = (time.perf_counter() - began) * 1000
                 times.append(((self.service.cpu_seconds() - cpu) * 1000, elapsed))
@@ -290,11 +302,11 @@ class _Side:
 
     def _print_times(self, title: str, times: Sequence[tuple[float, float]]) -> None:
         if times:
-            work, clock = (percentiles(list(each)) for each in zip(*times, strict=True))
+            work, clock = (format_percentiles(list(each)) for each in zip(*times, strict=True))
             speed = f"additions {addition_seconds():.2f} s"
             print(f"{self.name:10} {title:42} {work} ms of CPU, {clock} by the clock; {speed}", flush=True)
 
-    def settle(self) -> None:
+    def await_windows(self) -> None:
         """Wait until the worker has read the windows that exist when it starts."""
         before, now = -1.0, self.service.cpu_seconds()
         while now > before + 0.02:
@@ -312,71 +324,75 @@ class _Side:
         return used
 
 
-class _Deeds:
+class _RequestMaker:
     """Requests of clients to a world with some hosts."""
 
     def __init__(self, seed: int, hosts: int) -> None:
         self._rng = random.Random(seed)
         self._hosts = hosts
 
-    def find(self, body: Mapping[str, Any]) -> Deed:
+    def find_windows(self, body: Mapping[str, Any]) -> SentRequest:
         """Ask for the earliest windows."""
-        return lambda connection: connection.expect("POST", "/ext/v1/availability", body)
+        return lambda connection: connection.expect_success("POST", "/ext/v1/availability", body)
 
-    def book(self, *, named: bool, kept: bool = True) -> Deed:
+    def book_window(self, *, named: bool, kept: bool = True) -> SentRequest:
         """Book a small window on a named host or on any, and delete it again if it is not kept."""
         begin = time.time() + self._rng.uniform(2 * DAY, 20 * DAY)
-        times = {"starts_at": _iso(begin), "expires_at": _iso(begin + 3 * HOUR)}
+        times = {"starts_at": _format_time(begin), "expires_at": _format_time(begin + 3 * HOUR)}
         reservation = _new_uuid(self._rng)
         body: dict[str, Any] = {"uuid": reservation, "query": SMALL, **times, **_OWNER}
         if named:
             body["allowed_hosts"] = [uuid_of(f"host-{self._rng.randrange(self._hosts)}")]
 
-        def send(connection: Connection) -> None:
-            connection.expect("POST", "/ext/v1/reservations", body)
+        def send(connection: ServiceConnection) -> None:
+            connection.expect_success("POST", "/ext/v1/reservations", body)
             if not kept:
-                connection.expect("DELETE", f"/ext/v1/reservations/{reservation}")
+                connection.expect_success("DELETE", f"/ext/v1/reservations/{reservation}")
 
         return send
 
-    def come_and_go(self, connection: Connection) -> None:
+    def come_and_go(self, connection: ServiceConnection) -> None:
         """Book a window on a host that has room, and delete it: a change for the next answer."""
         for _ in range(20):
-            with suppress(Refused):
-                self.book(named=True, kept=False)(connection)
+            with suppress(RequestRefused):
+                self.book_window(named=True, kept=False)(connection)
                 return
 
-    def candidates(self) -> Deed:
+    def ask_candidates(self) -> SentRequest:
         """Ask for candidates."""
         query = f"resources=VCPU:{self._rng.randrange(1, 9)},MEMORY_MB:{1024 * self._rng.randrange(1, 17)}"
-        return lambda connection: connection.expect("GET", f"/allocation_candidates?{query}&limit=100")
+        return lambda connection: connection.expect_success(
+            "GET", f"/allocation_candidates?{query}&limit=100"
+        )
 
-    def claim(self) -> Deed:
+    def claim_guest(self) -> SentRequest:
         """Claim a small guest without an end."""
         claim = {"consumer_uuid": _new_uuid(self._rng), "consumer_generation": None, "query": SMALL}
         body = {"claims": [{**claim, **_OWNER, "consumer_type": "INSTANCE"}]}
-        return lambda connection: connection.expect("POST", "/ext/v1/claims", body)
+        return lambda connection: connection.expect_success("POST", "/ext/v1/claims", body)
 
 
-def _is_answered(deed: Deed, connection: Connection) -> bool:
-    with suppress(Refused):
+def _is_answered(deed: SentRequest, connection: ServiceConnection) -> bool:
+    with suppress(RequestRefused):
         deed(connection)
         return True
     return False
 
 
-def _measure_windows(side: _Side, deeds: _Deeds, rng: random.Random, count: int) -> None:
-    with Connection(side.service.port) as connection:
-        find, began = deeds.find({"query": SMALL, "duration": 3600}), time.perf_counter()
+def _measure_windows(side: _WindowSide, deeds: _RequestMaker, rng: random.Random, count: int) -> None:
+    with ServiceConnection(side.service.port) as connection:
+        find, began = deeds.find_windows({"query": SMALL, "duration": 3600}), time.perf_counter()
         # a worker that still reads the windows refuses to answer
         while not _is_answered(find, connection):
             time.sleep(1)
         print(f"{side.name:10} the first find takes {time.perf_counter() - began:.2f} s", flush=True)
     side.print_memory("memory after the first find")
-    for title, make in questions(rng, time.time()).items():
-        side.measure(f"find: {title}", lambda make=make: deeds.find(make()), count, deeds.come_and_go)
-    side.measure("book on any host", lambda: deeds.book(named=False), count)
-    side.measure("book on a named host", lambda: deeds.book(named=True), count)
+    for title, make in availability_bodies(rng, time.time()).items():
+        side.measure_requests(
+            f"find: {title}", lambda make=make: deeds.find_windows(make()), count, deeds.come_and_go
+        )
+    side.measure_requests("book on any host", lambda: deeds.book_window(named=False), count)
+    side.measure_requests("book on a named host", lambda: deeds.book_window(named=True), count)
     side.print_memory("memory at the end")
 
 
@@ -396,7 +412,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     print(f"seed {options.seed}; {ADDITIONS:,} additions take {addition_seconds():.2f} s")
-    world = World("unlike", options.hosts, lambda number: unlike_host(options.seed, number))
+    world = ProviderWorld("unlike", options.hosts, lambda number: unlike_host(options.seed, number))
     with server, tempfile.TemporaryDirectory(prefix="placement-windows-") as folder, ExitStack() as stack:
         sides = []
         for name, has_windows in (("windows", True), ("none", False)):
@@ -406,16 +422,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             trees = [world.tree(number) for number in range(options.hosts)]
             book_directly(url, trees, options.windows, options.seed, has_windows=has_windows)
             print(f"{name:10} written in {time.perf_counter() - began:.0f} s", flush=True)
-            sides.append(_Side(name, stack.enter_context(Ours(url, Path(folder), workers=1, threads=4))))
+            sides.append(
+                _WindowSide(name, stack.enter_context(Ours(url, Path(folder), workers=1, threads=4)))
+            )
         for side in sides:
-            side.settle()
-        deeds = _Deeds(options.seed, options.hosts)
+            side.await_windows()
+        deeds = _RequestMaker(options.seed, options.hosts)
         for _ in range(2):
             # in turns, so that whatever disturbs the machine disturbs both
             for side in sides:
-                side.measure("candidates", deeds.candidates, options.count)
+                side.measure_requests("candidates", deeds.ask_candidates, options.count)
             for side in sides:
-                side.measure("claim", deeds.claim, options.count)
+                side.measure_requests("claim", deeds.claim_guest, options.count)
         with_windows, without = (side.print_memory("memory before the first find") for side in sides)
         print(f"the windows in the read model take {with_windows - without:.0f} MB", flush=True)
         if not options.no_finds:

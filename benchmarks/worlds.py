@@ -22,7 +22,7 @@ def uuid_of(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
+class WorldProvider:
     """One resource provider; ``parent`` is a uuid, ``inventories`` are as the API takes them."""
 
     name: str
@@ -37,11 +37,11 @@ class Provider:
         return uuid_of(self.name)
 
 
-Tree = list[Provider]
+Tree = list[WorldProvider]
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ProviderWorld:
     """A kind of world: ``tree(n)`` is its n-th tree, the root first; ``trees`` of them make its full size."""
 
     name: str
@@ -55,18 +55,18 @@ class World:
         return max(1, round(self.trees * scale))
 
 
-def aggregate(number: int) -> str:
+def aggregate_uuid(number: int) -> str:
     """The uuid of one of the three aggregates (0 to 2) over which hosts are spread."""
     return uuid_of(f"aggregate-{number}")
 
 
-def _nested(number: int) -> Tree:
+def _nested_tree(number: int) -> Tree:
     """A compute node with disk, two NUMA nodes, and below each an FPGA and a GPU: 7 providers."""
-    root = Provider(
+    root = WorldProvider(
         f"nested-{number}",
         inventories={"DISK_GB": inventory(2000)},
         traits=("COMPUTE_NODE", "STORAGE_DISK_SSD") if number % 2 else ("COMPUTE_NODE",),
-        aggregates=(aggregate(number % 3),),
+        aggregates=(aggregate_uuid(number % 3),),
     )
     tree = [root]
     for node in range(2):
@@ -74,21 +74,21 @@ def _nested(number: int) -> Tree:
             "VCPU": inventory(32, allocation_ratio=4.0),
             "MEMORY_MB": inventory(131072, reserved=1024, step_size=16),
         }
-        numa = Provider(
+        numa = WorldProvider(
             f"nested-{number}-numa{node}", root.uuid, cpus, ("HW_NUMA_ROOT", "HW_CPU_X86_AVX512F")
         )
         vendor = "CUSTOM_FPGA_INTEL" if (number + node) % 2 else "CUSTOM_FPGA_XILINX"
         tree += [
             numa,
-            Provider(f"nested-{number}-fpga{node}", numa.uuid, {"FPGA": inventory(4)}, (vendor,)),
-            Provider(
+            WorldProvider(f"nested-{number}-fpga{node}", numa.uuid, {"FPGA": inventory(4)}, (vendor,)),
+            WorldProvider(
                 f"nested-{number}-gpu{node}", numa.uuid, {"VGPU": inventory(16)}, ("HW_GPU_API_VULKAN",)
             ),
         ]
     return tree
 
 
-def _flat(number: int) -> Tree:
+def _flat_tree(number: int) -> Tree:
     """A host that is one provider, with some of four traits, in one of three aggregates."""
     inventories = {
         "VCPU": inventory(64, allocation_ratio=16.0),
@@ -96,34 +96,34 @@ def _flat(number: int) -> Tree:
         "DISK_GB": inventory(10000),
     }
     traits = tuple(trait for every, trait in enumerate(_FLAT_TRAITS, start=1) if number % every == 0)
-    return [Provider(f"flat-{number}", None, inventories, traits, (aggregate(number % 3),))]
+    return [WorldProvider(f"flat-{number}", None, inventories, traits, (aggregate_uuid(number % 3),))]
 
 
-def _numa(number: int) -> Tree:
+def _numa_tree(number: int) -> Tree:
     """A root, two NUMA nodes with dedicated and shared CPUs, an L3 domain below each: 5 providers."""
-    root = Provider(
+    root = WorldProvider(
         f"numa-{number}",
         inventories={"MEMORY_MB": inventory(262144), "DISK_GB": inventory(4000)},
         traits=("COMPUTE_NODE", "CUSTOM_RESCTRL_L3_CAT") if number % 4 else ("COMPUTE_NODE",),
-        aggregates=(aggregate(number % 3),),
+        aggregates=(aggregate_uuid(number % 3),),
     )
     tree = [root]
     for node in range(2):
         cpus = {"PCPU": inventory(24), "VCPU": inventory(8, allocation_ratio=8.0)}
         traits = ("HW_CPU_HYPERTHREADING", "HW_NUMA_ROOT")
-        numa = Provider(f"numa-{number}-numa{node}", root.uuid, cpus, traits)
+        numa = WorldProvider(f"numa-{number}-numa{node}", root.uuid, cpus, traits)
         cache = {LLC: inventory(15, reserved=1), MBA: inventory(100, min_unit=10, step_size=10)}
-        tree += [numa, Provider(f"numa-{number}-l3-{node}", numa.uuid, cache, ("CUSTOM_L3",))]
+        tree += [numa, WorldProvider(f"numa-{number}-l3-{node}", numa.uuid, cache, ("CUSTOM_L3",))]
     return tree
 
 
-def _wide(number: int) -> Tree:
+def _wide_tree(number: int) -> Tree:
     """A host with 16 devices, each a provider of one unit."""
-    root = Provider(f"wide-{number}", inventories={"VCPU": inventory(2000)})
+    root = WorldProvider(f"wide-{number}", inventories={"VCPU": inventory(2000)})
     return [
         root,
         *(
-            Provider(f"wide-{number}-device{device}", root.uuid, {"PCI_DEVICE": inventory(1)})
+            WorldProvider(f"wide-{number}-device{device}", root.uuid, {"PCI_DEVICE": inventory(1)})
             for device in range(16)
         ),
     ]
@@ -134,12 +134,14 @@ def inventory(total: int, **other: float) -> dict[str, float]:
     return {"total": total, "max_unit": total, **other}
 
 
-WORLDS: Final[Mapping[str, World]] = {
+WORLDS: Final[Mapping[str, ProviderWorld]] = {
     world.name: world
     for world in (
-        World("nested", 1000, _nested, traits=("CUSTOM_FPGA_INTEL", "CUSTOM_FPGA_XILINX")),
-        World("flat", 1000, _flat, traits=("CUSTOM_GOLD",)),
-        World("numa", 1000, _numa, classes=(LLC, MBA), traits=("CUSTOM_L3", "CUSTOM_RESCTRL_L3_CAT")),
-        World("wide", 1, _wide),
+        ProviderWorld("nested", 1000, _nested_tree, traits=("CUSTOM_FPGA_INTEL", "CUSTOM_FPGA_XILINX")),
+        ProviderWorld("flat", 1000, _flat_tree, traits=("CUSTOM_GOLD",)),
+        ProviderWorld(
+            "numa", 1000, _numa_tree, classes=(LLC, MBA), traits=("CUSTOM_L3", "CUSTOM_RESCTRL_L3_CAT")
+        ),
+        ProviderWorld("wide", 1, _wide_tree),
     )
 }

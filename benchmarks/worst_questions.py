@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
 
-from benchmarks.http import Connection
+from benchmarks.http import ServiceConnection
 from benchmarks.loading import load_directly
 from benchmarks.models import snapshot_of
 from benchmarks.servers import Ours
-from benchmarks.worlds import Provider, Tree, World, inventory, uuid_of
+from benchmarks.worlds import ProviderWorld, Tree, WorldProvider, inventory, uuid_of
 from placement.api.garbage import GcScheduler
 from placement.db import migration
 from placement.exceptions import InvalidRequest
@@ -46,58 +46,65 @@ _TRAITS: Final = ("CUSTOM_T0", "CUSTOM_T1", "CUSTOM_T2")
 _AGGREGATES: Final = tuple(uuid_of(f"worst-{number}") for number in range(6))
 
 
-def _devices() -> Iterator[Tree]:
+def _device_hosts() -> Iterator[Tree]:
     """Hosts with two nodes and 16 devices of two classes, no two of one size, below each of them."""
     for host in range(20):
-        root = Provider(f"worst-{host}", None, {"DISK_GB": inventory(1000)}, aggregates=(_AGGREGATES[0],))
+        root = WorldProvider(
+            f"worst-{host}", None, {"DISK_GB": inventory(1000)}, aggregates=(_AGGREGATES[0],)
+        )
         tree = [root]
         for node in range(2):
             sizes = {"VCPU": inventory(16), "MEMORY_MB": inventory(64)}
-            numa = Provider(f"worst-{host}-{node}", root.uuid, sizes, (_TRAITS[node],))
+            numa = WorldProvider(f"worst-{host}-{node}", root.uuid, sizes, (_TRAITS[node],))
             tree.append(numa)
             for device in range(16):
                 has = {"CUSTOM_A": inventory(5 + device % 4), "CUSTOM_B": inventory(5 + host % 3)}
                 traits = (_TRAITS[device % 3],)
-                tree.append(Provider(f"worst-{host}-{node}-{device}", numa.uuid, has, traits))
+                tree.append(WorldProvider(f"worst-{host}-{node}-{device}", numa.uuid, has, traits))
         yield tree
 
 
-def _pools() -> Iterator[Tree]:
+def _pool_hosts() -> Iterator[Tree]:
     """Hosts that share in some of 40 pools, which have about everything."""
     rng = random.Random(5)
     for number in range(40):
         has = {name: inventory(50) for name in rng.sample(_CLASSES, 3)}
         traits = ("MISC_SHARES_VIA_AGGREGATE", _TRAITS[number % 3])
-        yield [Provider(f"worst-pool-{number}", None, has, traits, tuple(rng.sample(_AGGREGATES, 2)))]
+        yield [WorldProvider(f"worst-pool-{number}", None, has, traits, tuple(rng.sample(_AGGREGATES, 2)))]
     for number in range(500):
         where = tuple(rng.sample(_AGGREGATES, 2))
-        yield [Provider(f"worst-{number}", None, {"VCPU": inventory(8), "CUSTOM_A": inventory(4)}, (), where)]
+        yield [
+            WorldProvider(
+                f"worst-{number}", None, {"VCPU": inventory(8), "CUSTOM_A": inventory(4)}, (), where
+            )
+        ]
 
 
-def _alike() -> Iterator[Tree]:
+def _alike_hosts() -> Iterator[Tree]:
     """Hosts with 40 devices of one unit."""
     for host in range(50):
-        root = Provider(f"worst-{host}", None, {"VCPU": inventory(8), "DISK_GB": inventory(99)})
+        root = WorldProvider(f"worst-{host}", None, {"VCPU": inventory(8), "DISK_GB": inventory(99)})
         devices = (
-            Provider(f"worst-{host}-{number}", root.uuid, {"CUSTOM_A": inventory(1)}) for number in range(40)
+            WorldProvider(f"worst-{host}-{number}", root.uuid, {"CUSTOM_A": inventory(1)})
+            for number in range(40)
         )
         yield [root, *devices]
 
 
 WORLDS: Final[Mapping[str, Callable[[], Iterator[Tree]]]] = {
-    "devices": _devices,
-    "pools": _pools,
-    "alike": _alike,
+    "devices": _device_hosts,
+    "pools": _pool_hosts,
+    "alike": _alike_hosts,
 }
 
 
-def world(name: str) -> ModelSnapshot:
+def world_snapshot(name: str) -> ModelSnapshot:
     """The read model of a world, of which nothing is used."""
     return snapshot_of(WORLDS[name](), lambda provider, inventories: {})
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class QuestionGroup:
     """The parameters of one group, and with which others it is to be in one subtree."""
 
     resources: tuple[tuple[str, int], ...]
@@ -106,14 +113,14 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RandomQuestion:
     """A question as data, which can be changed a little."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[QuestionGroup, ...]
     policy: str
     limit: int | None
 
-    def query(self) -> str:
+    def query_string(self) -> str:
         """As a query string."""
         parts = [f"group_policy={self.policy}"]
         subtrees: dict[int, list[str]] = {}
@@ -130,7 +137,7 @@ class Question:
         return "&".join(parts)
 
 
-def _group(rng: random.Random) -> Group:
+def _random_group(rng: random.Random) -> QuestionGroup:
     names = rng.sample(_CLASSES, rng.choice((1, 1, 2)))
     filters = []
     if rng.random() < 0.3:
@@ -138,40 +145,42 @@ def _group(rng: random.Random) -> Group:
     if rng.random() < 0.2:
         filters.append(f"member_of=in:{','.join(rng.sample(_AGGREGATES, 3))}")
     resources = tuple((name, rng.choice((1, 1, 2, 3, 5))) for name in names)
-    return Group(resources, tuple(filters), rng.choice((0, 0, 0, 1, 2)))
+    return QuestionGroup(resources, tuple(filters), rng.choice((0, 0, 0, 1, 2)))
 
 
-def question(rng: random.Random) -> Question:
+def random_question(rng: random.Random) -> RandomQuestion:
     """Any question of at most 8 kB."""
     count = rng.choice((2, 4, 8, 16, 40, 100))
-    groups = tuple(_group(rng) for _ in range(rng.choice((1, 1, 2, count))))
+    groups = tuple(_random_group(rng) for _ in range(rng.choice((1, 1, 2, count))))
     repeated = (groups * count)[:count]
-    return _short(Question(repeated, rng.choice(("none", "isolate")), rng.choice((None, None, 1, 100, 1000))))
+    return _shorten_question(
+        RandomQuestion(repeated, rng.choice(("none", "isolate")), rng.choice((None, None, 1, 100, 1000)))
+    )
 
 
-def changed(rng: random.Random, of: Question) -> Question:
+def change_question(rng: random.Random, of: RandomQuestion) -> RandomQuestion:
     """One like it."""
     groups = [*of.groups]
     what = rng.randrange(4)
     if what == 0:
-        groups[rng.randrange(len(groups))] = _group(rng)
+        groups[rng.randrange(len(groups))] = _random_group(rng)
     elif what == 1:
         groups += rng.choices(groups, k=rng.randrange(1, 20))
     elif what == 2 and len(groups) > 1:
         groups = groups[: rng.randrange(1, len(groups))]
     else:
-        return Question(of.groups, rng.choice(("none", "isolate")), rng.choice((None, 1, 100, 1000)))
-    return _short(Question(tuple(groups), of.policy, of.limit))
+        return RandomQuestion(of.groups, rng.choice(("none", "isolate")), rng.choice((None, 1, 100, 1000)))
+    return _shorten_question(RandomQuestion(tuple(groups), of.policy, of.limit))
 
 
-def _short(of: Question) -> Question:
-    while len(of.query()) > MAX_BYTES:
-        of = Question(of.groups[: len(of.groups) * 9 // 10], of.policy, of.limit)
+def _shorten_question(of: RandomQuestion) -> RandomQuestion:
+    while len(of.query_string()) > MAX_BYTES:
+        of = RandomQuestion(of.groups[: len(of.groups) * 9 // 10], of.policy, of.limit)
     return of
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class QuestionCost:
     """What became of a question: milliseconds of CPU, and how it ended.
 
     ``waited`` is the longest that others waited for the model; ``after`` is what came after the search: order
@@ -185,7 +194,9 @@ class Answered:
     outcome: str
 
 
-def ask(snapshot: ModelSnapshot, query: str, seconds: float, max_size: int = 128 * _MIB) -> Answered:
+def answer_question(
+    snapshot: ModelSnapshot, query: str, seconds: float, max_size: int = 128 * _MIB
+) -> QuestionCost:
     """Answer a question as the service does."""
     began = last = time.thread_time()
     longest = 0.0
@@ -211,20 +222,20 @@ def ask(snapshot: ModelSnapshot, query: str, seconds: float, max_size: int = 128
         searched = time.thread_time()
         outcome = f"{error.code}: {error.detail}"
     yield_lock()
-    return Answered(1000 * longest, 1000 * (last - searched), 1000 * (last - began), size, outcome)
+    return QuestionCost(1000 * longest, 1000 * (last - searched), 1000 * (last - began), size, outcome)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class WorstQuestion:
     """The worst question of a world, and by how many MB all that were asked made the process grow at most."""
 
     world: str
     seed: int
-    question: Question
-    answered: Answered
+    question: RandomQuestion
+    answered: QuestionCost
     growth: float
 
-    def row(self) -> str:
+    def table_row(self) -> str:
         """Of the table."""
         answered = self.answered
         return (
@@ -234,28 +245,30 @@ class Found:
         )
 
 
-def worst(name: str, count: int, seed: int, seconds: float, max_size: int = 128 * _MIB) -> Found:
+def find_worst(name: str, count: int, seed: int, seconds: float, max_size: int = 128 * _MIB) -> WorstQuestion:
     """The question of so many that others waited for longest."""
-    snapshot, rng = world(name), random.Random(seed)
+    snapshot, rng = world_snapshot(name), random.Random(seed)
     collect_garbage = GcScheduler(lambda: 0).collect_if_due  # as the service does, between questions
-    before = _peak()
-    found: tuple[Question, Answered] | None = None
+    before = _peak_memory()
+    found: tuple[RandomQuestion, QuestionCost] | None = None
     for number in range(count):
-        asked = question(rng) if found is None or number % 3 == 0 else changed(rng, found[0])
-        answered = ask(snapshot, asked.query(), seconds, max_size)
+        asked = random_question(rng) if found is None or number % 3 == 0 else change_question(rng, found[0])
+        answered = answer_question(snapshot, asked.query_string(), seconds, max_size)
         collect_garbage()
         if found is None or answered.waited > found[1].waited:
             found = asked, answered
     assert found is not None
-    return Found(name, seed, *found, _peak() - before)
+    return WorstQuestion(name, seed, *found, _peak_memory() - before)
 
 
-def _peak() -> float:
+def _peak_memory() -> float:
     """How large this process has been, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
 
 
-def as_others_see(asked: Question, name: str, seconds: float, workers: int = 2) -> tuple[float, float, int]:
+def as_others_see(
+    asked: RandomQuestion, name: str, seconds: float, workers: int = 2
+) -> tuple[float, float, int]:
     """How long others wait for answers of a worker that is asked this question again and again, by the clock.
 
     :param workers: how many clients ask it at a time.
@@ -267,21 +280,24 @@ def as_others_see(asked: Question, name: str, seconds: float, workers: int = 2) 
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="placement-benchmark-")))
         url = f"sqlite:///{folder}/placement.sqlite"
         migration.upgrade_schema(url)
-        load_directly(url, World("worst", len(trees), trees.__getitem__, _CLASSES[3:], _TRAITS), len(trees))
+        load_directly(
+            url, ProviderWorld("worst", len(trees), trees.__getitem__, _CLASSES[3:], _TRAITS), len(trees)
+        )
         service = stack.enter_context(Ours(url, folder, workers=1, threads=4))
         ended = threading.Event()
         clients = [
-            threading.Thread(target=_insist, args=(service.port, asked, ended)) for _ in range(workers)
+            threading.Thread(target=_ask_repeatedly, args=(service.port, asked, ended))
+            for _ in range(workers)
         ]
-        with Connection(service.port) as connection:
-            connection.expect("GET", _EASY)
+        with ServiceConnection(service.port) as connection:
+            connection.expect_success("GET", _EASY)
             for client in clients:
                 client.start()
             try:
                 end = time.monotonic() + seconds
                 while time.monotonic() < end:
                     began = time.perf_counter()
-                    connection.expect("GET", _EASY)
+                    connection.expect_success("GET", _EASY)
                     waits.append(1000 * (time.perf_counter() - began))
                     time.sleep(0.01)
             finally:
@@ -291,10 +307,10 @@ def as_others_see(asked: Question, name: str, seconds: float, workers: int = 2) 
     return statistics.median(waits), max(waits), len(waits)
 
 
-def _insist(port: int, asked: Question, ended: threading.Event) -> None:
-    with Connection(port) as connection:
+def _ask_repeatedly(port: int, asked: RandomQuestion, ended: threading.Event) -> None:
+    with ServiceConnection(port) as connection:
         while not ended.is_set():
-            connection.send("GET", f"/allocation_candidates?{asked.query()}")
+            connection.send("GET", f"/allocation_candidates?{asked.query_string()}")
 
 
 def main() -> None:
@@ -323,15 +339,15 @@ def main() -> None:
         # each in a process of its own, so that what one needs does not count for the next
         with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as processes:
             jobs = [
-                processes.submit(worst, name, options.count, seed, options.seconds, size)
+                processes.submit(find_worst, name, options.count, seed, options.seconds, size)
                 for seed in options.seeds
             ]
             found = []
             for job in jobs:
                 found.append(job.result())
-                print(found[-1].row(), flush=True)
+                print(found[-1].table_row(), flush=True)
         hardest = max(found, key=lambda each: each.answered.waited)
-        print(f"\n{name}: {hardest.question.query()[:300]}", flush=True)
+        print(f"\n{name}: {hardest.question.query_string()[:300]}", flush=True)
         if options.service:
             median, longest, count = as_others_see(hardest.question, name, options.service)
             print(f"others in the worker: median {median:.1f} ms, longest {longest:.0f} ms of {count}")

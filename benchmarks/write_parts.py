@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 from werkzeug.test import run_wsgi_app
 
-from benchmarks.profile_query import application, environ
+from benchmarks.profile_query import make_application, make_environ
 from benchmarks.worlds import inventory
 from placement.db import migration, postgresql
 from placement.db.postgresql import PostgresqlConnection
@@ -31,43 +31,43 @@ _OWNER: Final[Mapping[str, Any]] = {
 }
 
 
-def parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.write_parts", description=__doc__)
     top.add_argument("--count", type=int, default=100, help="writes of each kind; default: %(default)s")
     return top
 
 
-class Writer:
+class CountedWriter:
     """The application on a database of its own; it counts exchanges with PostgreSQL."""
 
     def __init__(self, url: str) -> None:
         migration.upgrade_schema(url)
-        self._app = application(url)
+        self._app = make_application(url)
         self._exchanges = 0
         for holder, name, counted in (
-            (PostgresqlConnection, "wait", self._waiting),
-            (PostgresqlConnection, "ask_question", self._counted),
-            (postgresql, "exchange_statements", self._counted),
+            (PostgresqlConnection, "wait", self._count_waits),
+            (PostgresqlConnection, "ask_question", self._count_call),
+            (postgresql, "exchange_statements", self._count_call),
         ):
             setattr(holder, name, counted(getattr(holder, name)))
         self.host = str(uuid.uuid4())
         large = {"VCPU": inventory(10**8), "MEMORY_MB": inventory(10**8)}
         self.send("POST", "/resource_providers", {"uuid": self.host, "name": self.host})
-        self.send("PUT", f"/resource_providers/{self.host}/inventories", _inventories(0, large))
+        self.send("PUT", f"/resource_providers/{self.host}/inventories", _inventories_body(0, large))
 
-    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _count_call(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
-        def counted(*args: Any, **kwargs: Any) -> Any:
+        def call_counted(*args: Any, **kwargs: Any) -> Any:
             self._exchanges += 1
             return function(*args, **kwargs)
 
-        return counted
+        return call_counted
 
-    def _waiting(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+    def _count_waits(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that waits like psycopg, and counts a wait in which the server has to answer."""
 
-        def noticed(gen: Any) -> Any:
+        def count_answers(gen: Any) -> Any:
             try:
                 wanted = next(gen)
                 self._exchanges += 1
@@ -76,11 +76,11 @@ class Writer:
             except StopIteration as end:
                 return end.value
 
-        return lambda connection, gen, *args, **kwargs: wait(connection, noticed(gen), *args, **kwargs)
+        return lambda connection, gen, *args, **kwargs: wait(connection, count_answers(gen), *args, **kwargs)
 
     def send(self, method: str, path: str, body: Any = None) -> tuple[int, float]:
         """Send a write; return the exchanges with the database, and the CPU time of this process in ms."""
-        sent = environ(method, path, None if body is None else orjson.dumps(body))
+        sent = make_environ(method, path, None if body is None else orjson.dumps(body))
         self._exchanges, began = 0, time.process_time()
         chunks, status, _ = run_wsgi_app(self._app, sent, buffered=True)
         cpu = time.process_time() - began
@@ -89,30 +89,30 @@ class Writer:
         return self._exchanges, 1000 * cpu
 
 
-def _writes(host: str) -> Iterator[tuple[str, str, str, Any]]:
+def _all_writes(host: str) -> Iterator[tuple[str, str, str, Any]]:
     child, consumer = str(uuid.uuid4()), str(uuid.uuid4())
     path, created = f"/resource_providers/{child}", {"uuid": child, "name": child}
     yield "provider", "POST", "/resource_providers", {**created, "parent_provider_uuid": host}
-    yield "first inventories", "PUT", f"{path}/inventories", _inventories(0, {"DISK_GB": inventory(8)})
+    yield "first inventories", "PUT", f"{path}/inventories", _inventories_body(0, {"DISK_GB": inventory(8)})
     traits = {"resource_provider_generation": 1, "traits": ["HW_CPU_X86_AVX2", "STORAGE_DISK_SSD"]}
     yield "traits", "PUT", f"{path}/traits", traits
     aggregates = {"resource_provider_generation": 2, "aggregates": [host]}
     yield "aggregates", "PUT", f"{path}/aggregates", aggregates
-    yield "inventories", "PUT", f"{path}/inventories", _inventories(3, {"DISK_GB": inventory(9)})
+    yield "inventories", "PUT", f"{path}/inventories", _inventories_body(3, {"DISK_GB": inventory(9)})
     resources = {"allocations": {host: {"resources": {"VCPU": 1, "MEMORY_MB": 32}}}}
     yield "claim", "PUT", f"/allocations/{consumer}", {**resources, **_OWNER}
     yield "release", "DELETE", f"/allocations/{consumer}", None
     for kind in ("claim in one call, after other writes", "claim in one call"):
         claim = {"consumer_uuid": str(uuid.uuid4()), "query": "resources=VCPU:1,MEMORY_MB:32", **_OWNER}
         yield kind, "POST", "/ext/v1/claims", {"claims": [claim]}
-    yield f"tree of {_PROVIDERS} providers", "POST", "/ext/v1/trees", {"resource_providers": _tree()}
+    yield f"tree of {_PROVIDERS} providers", "POST", "/ext/v1/trees", {"resource_providers": _tree_body()}
 
 
-def _inventories(generation: int, values: Mapping[str, Any]) -> dict[str, Any]:
+def _inventories_body(generation: int, values: Mapping[str, Any]) -> dict[str, Any]:
     return {"resource_provider_generation": generation, "inventories": values}
 
 
-def _tree() -> list[dict[str, Any]]:
+def _tree_body() -> list[dict[str, Any]]:
     """A host with NUMA nodes, caches and devices, as an agent reports it first: 28 inventories."""
     root = str(uuid.uuid4())
     nodes = [str(uuid.uuid4()) for _ in range(4)]
@@ -140,13 +140,13 @@ def _tree() -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure and print."""
-    options = parser().parse_args()
+    options = build_parser().parse_args()
     exchanges: dict[str, int] = {}
     cpu: dict[str, list[float]] = {}
     with databases.create("postgresql", durable=True) as server:
-        writer = Writer(server.fresh_database())
+        writer = CountedWriter(server.fresh_database())
         for round_ in range(_WARM + options.count):
-            for kind, *request in _writes(writer.host):
+            for kind, *request in _all_writes(writer.host):
                 exchanges[kind], spent = writer.send(*request)
                 if round_ >= _WARM:
                     cpu.setdefault(kind, []).append(spent)

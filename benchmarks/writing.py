@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from benchmarks.clients import Clients, Tally, Work
-from benchmarks.measure import Result, Sample, interleave
+from benchmarks.clients import ClientPool, ClientWork, WorkTally
+from benchmarks.measure import ComparisonResult, RepeatSample, interleave_repeats
 from benchmarks.queries import SCHEDULING
 from benchmarks.servers import Service
 from benchmarks.worlds import WORLDS, uuid_of
@@ -18,10 +18,12 @@ _WARMING: Final = 0.3
 _TOO_MUCH: Final = "/allocation_candidates?resources=VCPU:1000000"
 
 #: what the clients do to the service on a port for so many seconds
-Load = Callable[[Clients, int, float], list[Work]]
+Load = Callable[[ClientPool, int, float], list[ClientWork]]
 
 
-def claims(services: Mapping[str, Service], scale: float, repeats: int, seconds: float) -> Iterator[Result]:
+def measure_claims(
+    services: Mapping[str, Service], scale: float, repeats: int, seconds: float
+) -> Iterator[ComparisonResult]:
     """Claims a second on the loaded `flat` world: on all hosts and on few, by one client and by many.
 
     Then all that was claimed migrates, and then it is given back.
@@ -30,23 +32,25 @@ def claims(services: Mapping[str, Service], scale: float, repeats: int, seconds:
     for clients, goal in ((1, None), (MANY_CLIENTS, 1.0)):
         for hosts in (every, every[:_FEW_HOSTS]):
 
-            def claim(crew: Clients, port: int, duration: float, hosts: Sequence[str] = hosts) -> list[Work]:
-                return crew.claim(port, hosts, duration)
+            def claim_load(
+                crew: ClientPool, port: int, duration: float, hosts: Sequence[str] = hosts
+            ) -> list[ClientWork]:
+                return crew.claim_resources(port, hosts, duration)
 
-            sides = _measure(services, claim, clients, repeats, seconds, hosts)
-            name = f"{_clients(clients)} on {len(hosts):,} hosts"
+            sides = _measure_sides(services, claim_load, clients, repeats, seconds, hosts)
+            name = f"{_clients_title(clients)} on {len(hosts):,} hosts"
             for section, unit, multiple in (
                 ("claims", "claims/s", 15),
                 ("migrations", "migrations/s", None),
                 ("releases", "releases/s", 8),
             ):
                 phases = {side: each.phases[section] for side, each in sides.items()}
-                yield _result(section, name, unit, phases, goal and multiple and goal * multiple)
+                yield _make_result(section, name, unit, phases, goal and multiple and goal * multiple)
 
 
-def schedulings(
+def measure_schedulings(
     services: Mapping[str, Service], world: str, repeats: int, seconds: float
-) -> Iterator[Result]:
+) -> Iterator[ComparisonResult]:
     """Schedulings a second: candidates with limit=50 for one of a few flavours, then a random claim.
 
     Of ours also in one call.
@@ -54,54 +58,58 @@ def schedulings(
     flavours = [SCHEDULING[world].path(number) for number in range(_FLAVOURS)]
     for clients in (1, MANY_CLIENTS):
 
-        def schedule(crew: Clients, port: int, duration: float) -> list[Work]:
-            return crew.schedule(port, flavours, duration)
+        def schedule_load(crew: ClientPool, port: int, duration: float) -> list[ClientWork]:
+            return crew.schedule_guests(port, flavours, duration)
 
-        sides = _measure(services, schedule, clients, repeats, seconds)
+        sides = _measure_sides(services, schedule_load, clients, repeats, seconds)
         phases = {side: each.phases["claims"] for side, each in sides.items()}
-        yield _result("end to end", f"{world}, {_clients(clients)}", "schedulings/s", phases, goal=50.0)
+        yield _make_result(
+            "end to end", f"{world}, {_clients_title(clients)}", "schedulings/s", phases, goal=50.0
+        )
 
-        def claim(crew: Clients, port: int, duration: float) -> list[Work]:
+        def claim_load(crew: ClientPool, port: int, duration: float) -> list[ClientWork]:
             return crew.claim_found(port, flavours, duration)
 
-        sides = _measure({"ours": services["ours"]}, claim, clients, repeats, seconds)
+        sides = _measure_sides({"ours": services["ours"]}, claim_load, clients, repeats, seconds)
         phases = {side: each.phases["claims"] for side, each in sides.items()}
-        name = f"{world}, {_clients(clients)}, POST /ext/v1/claims"
-        yield _result("end to end", name, "schedulings/s", phases)
+        name = f"{world}, {_clients_title(clients)}, POST /ext/v1/claims"
+        yield _make_result("end to end", name, "schedulings/s", phases)
 
 
-def answers(services: Mapping[str, Service], repeats: int, seconds: float) -> Iterator[Result]:
+def measure_answers(
+    services: Mapping[str, Service], repeats: int, seconds: float
+) -> Iterator[ComparisonResult]:
     """Answers a second to many clients: the version document, and a question that no host can serve."""
     for name, path, goal in (("version document", "/", 3.0), ("no candidate", _TOO_MUCH, 10.0)):
 
-        def ask(crew: Clients, port: int, duration: float, path: str = path) -> list[Work]:
-            return crew.ask(port, path, duration)
+        def ask_load(crew: ClientPool, port: int, duration: float, path: str = path) -> list[ClientWork]:
+            return crew.ask_repeatedly(port, path, duration)
 
-        sides = _measure(services, ask, MANY_CLIENTS, repeats, seconds)
+        sides = _measure_sides(services, ask_load, MANY_CLIENTS, repeats, seconds)
         phases = {side: each.phases["claims"] for side, each in sides.items()}
-        yield _result("answers", f"{name}, {_clients(MANY_CLIENTS)}", "answers/s", phases, goal)
+        yield _make_result("answers", f"{name}, {_clients_title(MANY_CLIENTS)}", "answers/s", phases, goal)
 
 
-def _clients(number: int) -> str:
+def _clients_title(number: int) -> str:
     return f"{number} client{'s' * (number > 1)}"
 
 
 @dataclass
-class _Phase:
+class _WorkPhase:
     """One kind of work of one service, in all repeats."""
 
     rates: list[float] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
+    tally: WorkTally = field(default_factory=WorkTally)
     cpu_seconds: float = 0.0
 
     @property
-    def cpu(self) -> float | None:
+    def cpu_per_success(self) -> float | None:
         """Milliseconds of the workers' CPU for one success."""
-        return 1000 * self.cpu_seconds / self.tally.done if self.tally.done else None
+        return 1000 * self.cpu_seconds / self.tally.success_count if self.tally.success_count else None
 
 
 @dataclass
-class _Side:
+class _LoadSide:
     """One service under load; calling it is a repeat, after which everything is given back.
 
     ``hosts`` are those among which consumers migrate before that, if they do.
@@ -109,70 +117,70 @@ class _Side:
 
     service: Service
     load: Load
-    crew: Clients
+    crew: ClientPool
     seconds: float
     hosts: Sequence[str] = ()
-    phases: defaultdict[str, _Phase] = field(default_factory=lambda: defaultdict(_Phase))
+    phases: defaultdict[str, _WorkPhase] = field(default_factory=lambda: defaultdict(_WorkPhase))
 
     def warm_up(self) -> None:
         """A short repeat that does not count."""
-        self._repeat(_WARMING)
+        self._run_repeat(_WARMING)
         self.phases.clear()
 
     def __call__(self) -> float:
         """Successes per second."""
-        return self._repeat(self.seconds)
+        return self._run_repeat(self.seconds)
 
-    def _repeat(self, seconds: float) -> float:
-        work, rate = self._timed("claims", lambda: self.load(self.crew, self.service.port, seconds))
+    def _run_repeat(self, seconds: float) -> float:
+        work, rate = self._time_phase("claims", lambda: self.load(self.crew, self.service.port, seconds))
         consumers = [consumer for each in work for consumer in each.consumers]
         if self.hosts and consumers:
             placed = list(zip(consumers, [host for each in work for host in each.hosts], strict=True))
-            moved, _ = self._timed(
-                "migrations", lambda: self.crew.migrate(self.service.port, placed, self.hosts)
+            moved, _ = self._time_phase(
+                "migrations", lambda: self.crew.migrate_guests(self.service.port, placed, self.hosts)
             )
             consumers += [consumer for each in moved for consumer in each.consumers]
         if consumers:
-            self._timed("releases", lambda: self.crew.release(self.service.port, consumers))
+            self._time_phase("releases", lambda: self.crew.release(self.service.port, consumers))
         return rate
 
-    def _timed(self, name: str, work: Callable[[], list[Work]]) -> tuple[list[Work], float]:
+    def _time_phase(self, name: str, work: Callable[[], list[ClientWork]]) -> tuple[list[ClientWork], float]:
         phase = self.phases[name]
         cpu = self.service.cpu_seconds()
         done = work()
         phase.cpu_seconds += self.service.cpu_seconds() - cpu
         phase.tally.add(done)
-        rate = sum(each.rate for each in done)
+        rate = sum(each.success_rate for each in done)
         phase.rates.append(rate)
         return done, rate
 
 
-def _measure(
+def _measure_sides(
     services: Mapping[str, Service],
     load: Load,
     clients: int,
     repeats: int,
     seconds: float,
     hosts: Sequence[str] = (),
-) -> dict[str, _Side]:
-    with Clients(clients) as crew:
-        sides = {name: _Side(service, load, crew, seconds, hosts) for name, service in services.items()}
+) -> dict[str, _LoadSide]:
+    with ClientPool(clients) as crew:
+        sides = {name: _LoadSide(service, load, crew, seconds, hosts) for name, service in services.items()}
         for side in sides.values():
             side.warm_up()
-        interleave(sides, repeats)
+        interleave_repeats(sides, repeats)
     return sides
 
 
-def _result(
+def _make_result(
     section: str,
     name: str,
     unit: str,
-    phases: Mapping[str, _Phase],
+    phases: Mapping[str, _WorkPhase],
     cpu_goal: float | None = None,
     goal: float | None = None,
-) -> Result:
-    samples = {side: Sample(tuple(each.rates)) for side, each in phases.items()}
-    return Result(
+) -> ComparisonResult:
+    samples = {side: RepeatSample(tuple(each.rates)) for side, each in phases.items()}
+    return ComparisonResult(
         section,
         name,
         unit,
@@ -180,6 +188,6 @@ def _result(
         samples.get("reference"),
         goal=goal,
         cpu_goal=cpu_goal,
-        cpu={side: each.cpu for side, each in phases.items()},
-        notes={side: each.tally.shown() for side, each in phases.items()},
+        cpu={side: each.cpu_per_success for side, each in phases.items()},
+        notes={side: each.tally.describe() for side, each in phases.items()},
     )

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from benchmarks.agent_cost import here, running
+from benchmarks.agent_cost import measure_agent, measure_reconciles
 from tests.demo.system import SCRIPTS
 
 pytestmark = [
@@ -14,7 +14,7 @@ pytestmark = [
 
 
 def test_starts_and_reconciles():
-    starts, reconciles = here(guests=3, rounds=2)
+    starts, reconciles = measure_reconciles(guests=3, rounds=2)
     assert (starts.guests, reconciles.guests) == (3, 3)
     assert 0 < reconciles.cpu <= reconciles.cpu_worst
 
@@ -22,6 +22,6 @@ def test_starts_and_reconciles():
 def test_a_running_agent():
     if not (SCRIPTS / "compute-agent").exists():
         pytest.skip("the distribution is not installed")
-    cost = running("as it comes", "", guests=2, seconds=0.5)
+    cost = measure_agent("as it comes", "", guests=2, seconds=0.5)
     assert (cost.guests, cost.sampling) == (2, "as it comes")
     assert cost.resident_mb > 1

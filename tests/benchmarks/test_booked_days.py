@@ -12,7 +12,7 @@ from benchmarks.booked_days import (
     CloudDemand,
     DemandKind,
     FencedHosts,
-    HostUse,
+    HostDemands,
     MovedService,
     ReservedRoom,
     make_demands,
@@ -29,20 +29,22 @@ def booking(name: str, begin: int, end: int, cpus: int) -> CloudDemand:
 def test_the_peak_of_a_host_is_the_largest_sum_at_any_instant(
     times: list[tuple[int, int, int]], begin: int, length: int
 ) -> None:
-    host = HostUse(16)
+    host = HostDemands(16)
     for number, (at, lasts, cpus) in enumerate(times):
         host.served[str(number)] = booking(str(number), at, at + lasts, cpus)
-    assert host.peak(begin, begin + length) == max(host.used(at) for at in range(begin, begin + length))
+    assert host.peak_use(begin, begin + length) == max(
+        host.used_at(at) for at in range(begin, begin + length)
+    )
     later = [each for each in host.served.values() if each.begin > begin]
     sums = [sum(e.cpus for e in later if e.begin <= at < e.end) for at in range(begin, 20)]
-    assert host.promised(begin) == max(sums)
+    assert host.promised_after(begin) == max(sums)
 
 
 def test_blazars_algorithm_takes_the_first_host_that_is_free_in_the_whole_time(tmp_path: Path) -> None:
     hosts = {"a": 8, "b": 8}
     blazar = FencedHosts(MovedService(tmp_path, hosts, frozenset(hosts)), "Blazar", hosts)
     asked = [booking("1", 2, 6, 8), booking("2", 6, 9, 8), booking("3", 5, 7, 4), booking("4", 0, 9, 8)]
-    assert [blazar.book(each) for each in asked] == ["a", "a", "b", None]
+    assert [blazar.book_room(each) for each in asked] == ["a", "a", "b", None]
 
 
 def test_windows_lend_their_room_and_no_promise_is_broken(tmp_path: Path) -> None:

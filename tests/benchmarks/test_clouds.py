@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from benchmarks.clouds import model_of
-from benchmarks.mixed import CLOUDS, Cloud
-from benchmarks.mixed_queries import FAMILIES, paths
-from benchmarks.worst_questions import MAX_BYTES, WORLDS, worst
+from benchmarks.mixed import CLOUDS, MixedCloud
+from benchmarks.mixed_queries import FAMILIES, query_paths
+from benchmarks.worst_questions import MAX_BYTES, WORLDS, find_worst
 
 CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("cloud", CLOUDS.values(), ids=CLOUDS)
-def test_a_host_does_not_depend_on_the_other_hosts(cloud: Cloud) -> None:
-    assert list(cloud.hosts(9))[7] == cloud.host(7)
-    assert cloud.host(7) != cloud.host(8)
+def test_a_host_does_not_depend_on_the_other_hosts(cloud: MixedCloud) -> None:
+    assert list(cloud.hosts(9))[7] == cloud.make_host(7)
+    assert cloud.make_host(7) != cloud.make_host(8)
 
 
 @pytest.mark.parametrize(("name", "full"), [("mixed", 0.90), ("mixed-full", 0.97), ("unlike-full", 0.97)])
@@ -29,7 +29,7 @@ def test_clouds_have_the_stated_load(name: str, full: float) -> None:
 
 
 @pytest.mark.parametrize("cloud", CLOUDS.values(), ids=CLOUDS)
-def test_no_provider_holds_more_than_its_capacity(cloud: Cloud) -> None:
+def test_no_provider_holds_more_than_its_capacity(cloud: MixedCloud) -> None:
     for each in model_of(cloud, 60):
         for name, amount in each.used.items():
             assert 0 < amount <= each.inventories[name].capacity
@@ -43,9 +43,9 @@ def test_unlike_hosts_have_different_structures() -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_all_questions_differ(name: str) -> None:
-    questions = list(islice(paths(name, CLOUDS["mixed"], 100), 20))
+    questions = list(islice(query_paths(name, CLOUDS["mixed"], 100), 20))
     assert len(set(questions)) == 20
-    assert questions == list(islice(paths(name, CLOUDS["mixed"], 100), 20))
+    assert questions == list(islice(query_paths(name, CLOUDS["mixed"], 100), 20))
 
 
 def test_the_program_measures_every_question() -> None:
@@ -66,8 +66,8 @@ def test_a_version_beside_itself_gives_equal_answers() -> None:
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_worst_question_of_a_few_ends_with_candidates_or_says_why_not(name: str) -> None:
-    found = worst(name, count=4, seed=2, seconds=0.05, max_size=1 << 20)
-    assert len(found.question.query()) <= MAX_BYTES
+    found = find_worst(name, count=4, seed=2, seconds=0.05, max_size=1 << 20)
+    assert len(found.question.query_string()) <= MAX_BYTES
     assert found.answered.size < 8 << 20
     assert "candidates" in found.answered.outcome or "resources" in found.answered.outcome
-    assert found.row().startswith(f"| {name} | 2 |")
+    assert found.table_row().startswith(f"| {name} | 2 |")

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.clouds import model_of
-from benchmarks.devices import CLOUDS, questions
+from benchmarks.devices import CLOUDS, device_questions
 from benchmarks.mixed import GPU
 
 CHECKOUT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def test_the_program_measures_every_question() -> None:
     command = [sys.executable, "-m", "benchmarks.devices", "--hosts", "12", "--count", "1"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    for question in questions(12):
-        assert f"| {question.title} |" in done.stdout
+    for question in device_questions(12):
+        assert f"| {question.row_title} |" in done.stdout
     assert "| 6 of 8 (devices-8), limit none | 1 | 20,160 | 1 | 1 |" in done.stdout
     assert "| 8 of 16 (nodes-16), limit 100 | 1 | 100 | 1 | 9 |" in done.stdout

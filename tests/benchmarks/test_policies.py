@@ -11,16 +11,23 @@ from benchmarks import policies
 from benchmarks.policies import (
     NOVA,
     NOVA_REQUIREMENTS,
-    Record,
-    Score,
+    PolicyRecord,
+    PolicyScore,
     WrongPlacement,
-    compare,
-    goals,
-    run,
+    compare_sides,
+    count_goals,
+    run_stream,
 )
-from benchmarks.policy_judge import Judge
-from benchmarks.policy_sides import Decision, Nova, Ours
-from benchmarks.policy_streams import MAX_LOAD, Arrival, Departure, Guest, amount, stream
+from benchmarks.policy_judge import PlacementJudge
+from benchmarks.policy_sides import NovaPolicy, OurPolicy, PlacementDecision
+from benchmarks.policy_streams import (
+    MAX_LOAD,
+    GuestArrival,
+    GuestDeparture,
+    StreamGuest,
+    claimed_cpus,
+    make_stream,
+)
 from benchmarks.reference import environment, is_installed
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
@@ -31,18 +38,18 @@ HOST = machine(nodes=2, l3=2, cores=2, threads=2)
 
 
 def test_a_stream_is_the_same_again_and_asks_for_no_more_than_it_should():
-    steps = list(stream(HOST, 200, seed=1))
-    assert steps == list(stream(HOST, 200, seed=1)) != list(stream(HOST, 200, seed=2))
+    steps = list(make_stream(HOST, 200, seed=1))
+    assert steps == list(make_stream(HOST, 200, seed=1)) != list(make_stream(HOST, 200, seed=2))
     asked: dict[str, int] = {}
     for step in steps:
         match step:
-            case Arrival(guest):
-                assert 1 <= amount(HOST, guest) <= 4
-                asked[guest.name] = amount(HOST, guest)
-            case Departure(name):
+            case GuestArrival(guest):
+                assert 1 <= claimed_cpus(HOST, guest) <= 4
+                asked[guest.name] = claimed_cpus(HOST, guest)
+            case GuestDeparture(name):
                 del asked[name]
         assert sum(asked.values()) <= MAX_LOAD * len(HOST.online)
-    guests = [step.guest for step in steps if isinstance(step, Arrival)]
+    guests = [step.guest for step in steps if isinstance(step, GuestArrival)]
     assert len(guests) == 200
     assert {guest.thread_policy for guest in guests} == set(ThreadPolicy) - {ThreadPolicy.SPREAD}
 
@@ -54,15 +61,15 @@ def test_a_stream_is_the_same_again_and_asks_for_no_more_than_it_should():
     st.sampled_from([ThreadPolicy.PREFER, ThreadPolicy.ISOLATE]),
 )
 def test_the_fewest_domains_are_those_that_brute_force_finds(free, count, policy):
-    judge, free = Judge(HOST), frozenset(free)
-    guest = Guest("guest", count, policy)
+    judge, free = PlacementJudge(HOST), frozenset(free)
+    guest = StreamGuest("guest", count, policy)
     possible = [
         frozenset(cpus)
         for cpus in combinations(sorted(free), count)
         if policy is ThreadPolicy.PREFER
         or (all(HOST.threads_of(cpu) <= free for cpu in cpus) and len({cpu // 2 for cpu in cpus}) == count)
     ]
-    splits = [judge.split(free, guest, cpus) for cpus in possible]
+    splits = [judge.judge_split(free, guest, cpus) for cpus in possible]
     if splits:
         assert min(split.nodes for split in splits) == min(split.l3s for split in splits) == 0
 
@@ -70,21 +77,21 @@ def test_the_fewest_domains_are_those_that_brute_force_finds(free, count, policy
 @pytest.mark.parametrize("given_away", [{0}, {0, 1, 2}, {0, 99}])
 def test_the_judge_detects_a_policy_that_assigns_occupied_cpus(given_away):
     class Careless:
-        def arrive(self, guest):
-            return Decision(frozenset(given_away), 1)
+        def place_guest(self, guest):
+            return PlacementDecision(frozenset(given_away), 1)
 
-    guests = [Guest(name, 2, ThreadPolicy.PREFER) for name in "ab"]
+    guests = [StreamGuest(name, 2, ThreadPolicy.PREFER) for name in "ab"]
     with pytest.raises(WrongPlacement):
-        run(HOST, map(Arrival, guests), Careless(), Record())
+        run_stream(HOST, map(GuestArrival, guests), Careless(), PolicyRecord())
 
 
 def test_our_policies_place_every_guest_that_fits():
-    guests = [Guest(str(number), 2, policy) for number, policy in enumerate(list(ThreadPolicy)[:3])]
-    record = Record()
-    run(
+    guests = [StreamGuest(str(number), 2, policy) for number, policy in enumerate(list(ThreadPolicy)[:3])]
+    record = PolicyRecord()
+    run_stream(
         HOST,
-        [*map(Arrival, guests), Departure("2")],
-        Ours(HOST, POLICIES["topology-aware"], [HOST.online], True),
+        [*map(GuestArrival, guests), GuestDeparture("2")],
+        OurPolicy(HOST, POLICIES["topology-aware"], [HOST.online], True),
         record,
     )
     assert (record.accepted, record.split_nodes, record.split_l3s) == (3, 0, 0)
@@ -94,9 +101,9 @@ def test_our_policies_place_every_guest_that_fits():
 
 def test_goals_count_lines_and_not_machines():
     def score(side, accepted, splits, median):
-        return Score("m", "z", side, 10, accepted, 0, splits, 1.0, 0.8, median, 1.0)
+        return PolicyScore("m", "z", side, 10, accepted, 0, splits, 1.0, 0.8, median, 1.0)
 
-    reached = goals([score("nova", 8, 2, 100.0), score("topology-aware", 8, 1, 5.1)])
+    reached = count_goals([score("nova", 8, 2, 100.0), score("topology-aware", 8, 1, 5.1)])
     assert (reached.lines, reached.never_fewer_accepted, reached.half_the_needless_splits) == (1, 1, 1)
     assert reached.twenty_times_faster == 0
 
@@ -118,8 +125,8 @@ def test_results_are_printed_and_written(tmp_path, monkeypatch, capsys):
 def test_nova_gets_the_same_requests():
     if not is_installed(NOVA, NOVA_REQUIREMENTS):
         pytest.skip("Nova is not installed for comparison: run python -m benchmarks.policies once")
-    with Nova(environment(NOVA, NOVA_REQUIREMENTS) / "python") as nova:
-        scores = list(compare("host", HOST, 40, 1, nova))
+    with NovaPolicy(environment(NOVA, NOVA_REQUIREMENTS) / "python") as nova:
+        scores = list(compare_sides("host", HOST, 40, 1, nova))
     found = {(score.zones, score.side): score for score in scores}
     assert len(found) == 8
     for zones in (policies.FULLEST, policies.EMPTIEST):

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import console
 from benchmarks.http import NoAnswer
-from benchmarks.measure import Result, Sample, interleave
+from benchmarks.measure import ComparisonResult, RepeatSample, interleave_repeats
 from benchmarks.worlds import WORLDS
 from tests.browser import needs_browser
 
@@ -88,9 +88,11 @@ def test_trees_have_the_wanted_size_and_parents_precede_children(world: str, pro
 
 @pytest.mark.parametrize(("unit", "ratio"), [("ms", 0.5), ("claims/s", 2.0)])
 def test_a_ratio_above_one_means_better_than_the_reference(unit: str, ratio: float) -> None:
-    result = Result("section", "name", unit, Sample((10.0, 20.0, 90.0)), Sample((10.0,)), goal=1.5)
-    assert result.ratio == ratio
-    assert result.reached is (ratio >= 1.5)
+    result = ComparisonResult(
+        "section", "name", unit, RepeatSample((10.0, 20.0, 90.0)), RepeatSample((10.0,)), goal=1.5
+    )
+    assert result.median_ratio == ratio
+    assert result.goal_reached is (ratio >= 1.5)
 
 
 def test_sides_take_turns_and_one_that_fails_is_left_out_and_reported() -> None:
@@ -107,10 +109,10 @@ def test_sides_take_turns_and_one_that_fails_is_left_out_and_reported() -> None:
             raise NoAnswer("GET /: no answer in time")
         return 1.0
 
-    samples = interleave({"ours": good, "reference": bad}, 3, failed.append)
+    samples = interleave_repeats({"ours": good, "reference": bad}, 3, failed.append)
     assert calls == ["ours", "reference", "ours", "reference", "ours"]
-    assert samples["ours"] == Sample((1.0, 3.0, 5.0))
-    assert samples["reference"] == Sample((), "GET /: no answer in time")
+    assert samples["ours"] == RepeatSample((1.0, 3.0, 5.0))
+    assert samples["reference"] == RepeatSample((), "GET /: no answer in time")
     assert failed == ["reference"]
 
 
@@ -151,4 +153,4 @@ def test_the_pages_of_the_console_are_measured_and_below_their_limit_of_size() -
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     pages = [line for line in done.stdout.splitlines() if re.search(r" 0\.\d{3} ", line)]
-    assert len(pages) == len(console.addresses())
+    assert len(pages) == len(console.page_addresses())

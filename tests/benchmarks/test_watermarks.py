@@ -6,7 +6,7 @@ from benchmarks import watermarks
 
 
 def test_few_guests_are_touched_and_all_restored():
-    found = watermarks.recovery(5, 0.3)
+    found = watermarks.simulate_recovery(5, 0.3)
     assert (found.touched, found.fewest, found.rounds_to_recover) == (2, 2, 3)
     assert 0 < found.rounds_to_restore < 50
 
