@@ -26,11 +26,11 @@ from pathlib import Path
 from compute_agent import conf as agent_conf
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, call_agent
 from compute_agent.agent.service import HostAgent
+from compute_agent.host.proc_stat import parse_process_stat
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import ReconcileGuests, StartGuest
 from tests.demo.system import System
 
-TICKS = os.sysconf("SC_CLK_TCK")
 AGENT = "compute-agent"
 
 SAMPLINGS = {
@@ -87,9 +87,8 @@ class ActionTimes:
 
 
 def cpu_seconds(pid):
-    """Of all threads of a process, those that ended too."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    """Return the CPU time of all threads of a process, also of those that have ended."""
+    return parse_process_stat(Path(f"/proc/{pid}/stat").read_text()).cpu_seconds
 
 
 def read_status(pid, name):
@@ -98,6 +97,14 @@ def read_status(pid, name):
         if line.startswith(f"{name}:"):
             return int(line.split()[1])
     raise ValueError(f"/proc/{pid}/status has no {name}")
+
+
+def measure_process(pid, seconds):
+    """Return the elapsed seconds, the CPU time in percent of a core, and the resident MB of a process."""
+    used, since = cpu_seconds(pid), time.monotonic()
+    time.sleep(seconds)
+    elapsed = time.monotonic() - since
+    return elapsed, 100 * (cpu_seconds(pid) - used) / elapsed, read_status(pid, "VmRSS") / 1024
 
 
 def compute_options():
@@ -113,6 +120,15 @@ class WithGuests(System):
     def guests(self, method, **params):
         """The answer of the agent to a question about guests."""
         return call_agent(self.folder / "agent" / "agent.sock", f"guest.{method}", params)
+
+    def find_offers(self):
+        """Return the providers with an inventory of each resource class, by the name of the class."""
+        offers = {}
+        for provider in self.providers():
+            path = f"/resource_providers/{provider['uuid']}/inventories"
+            for name in self.call("GET", path)["inventories"]:
+                offers.setdefault(name, []).append(provider)
+        return offers
 
     def claim_amounts(self, consumer, held):
         """Claim amounts by provider and resource class for a new consumer."""
@@ -145,33 +161,22 @@ def measure_agent(sampling, sections, guests, seconds):
         with system.agent_ini.open("a") as ini:
             ini.write(sections)
         system.start_agent()
-        zone = _zone_with(system, "VCPU")
+        zone = system.find_offers()["VCPU"][0]["uuid"]
         for _ in range(guests):
             consumer = str(uuid.uuid4())
             system.claim_amounts(consumer, {zone: {"VCPU": 1}})
             system.guests("run", uuid=consumer, command=["sleep", "1000000"])
         pid = system.processes[AGENT].pid
         time.sleep(min(seconds, 5))  # what the starts left to do is done
-        used, since = cpu_seconds(pid), time.monotonic()
-        time.sleep(seconds)
-        elapsed = time.monotonic() - since
-        percent = (cpu_seconds(pid) - used) / elapsed * 100
+        elapsed, percent, resident = measure_process(pid, seconds)
         return AgentCost(
             sampling,
             guests,
             round(elapsed, 1),
             round(percent, 2),
-            round(read_status(pid, "VmRSS") / 1024, 1),
+            round(resident, 1),
             read_status(pid, "Threads"),
         )
-
-
-def _zone_with(system, resource_class):
-    for provider in system.providers():
-        path = f"/resource_providers/{provider['uuid']}/inventories"
-        if resource_class in system.call("GET", path)["inventories"]:
-            return provider["uuid"]
-    raise LookupError(f"nobody offers {resource_class}")
 
 
 def measure_reconciles(guests, rounds):

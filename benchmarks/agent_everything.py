@@ -23,7 +23,7 @@ import urllib.request
 import uuid
 
 from benchmarks import isolation
-from benchmarks.agent_cost import AGENT, SAMPLINGS, AgentCost, WithGuests, cpu_seconds, read_status
+from benchmarks.agent_cost import AGENT, SAMPLINGS, AgentCost, WithGuests, measure_process, read_status
 from tests.compute_agent.isolation.fake_kernel import FakeKernel
 from tests.compute_agent.power_trees import xeon
 from tests.compute_agent.resctrl import fake
@@ -133,11 +133,7 @@ def make_host(root):
         "sys/block/vda/dev": "254:0",
         "sys/block/vda/queue/scheduler": "[bfq] none",
     }
-    for path, content in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(f"{content}\n")
-    for name in ("stat", "meminfo", "loadavg", "pressure", "vmstat"):
-        (root / "proc" / name).symlink_to(f"/proc/{name}")
+    _write_files(root, files)
     fake.FakeResctrl.of(fake.INTEL, root / "sys/fs/resctrl")
 
 
@@ -167,11 +163,7 @@ def make_large_host(root, cpus):
                 f"{folder}/cache/index3/ways_of_associativity": "16",
                 f"{folder}/cache/index3/shared_cpu_list": listed,
             }
-    for path, content in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(f"{content}\n")
-    for name in ("stat", "meminfo", "loadavg", "pressure", "vmstat"):
-        (root / "proc" / name).symlink_to(f"/proc/{name}")
+    _write_files(root, files)
     kernel = FakeKernel(root, cpus=cpus)
     kernel.cgroups.settle = lambda: None
     isolation.write_work(kernel)
@@ -179,6 +171,15 @@ def make_large_host(root, cpus):
         os.chmod(root / path, 0o444)
     isolation.write_interrupts(root, cpus)
     fake.FakeResctrl.of(fake.INTEL, root / "sys/fs/resctrl")
+
+
+def _write_files(root, files):
+    """Write files below a root, and link the files of /proc that the agent reads on this machine."""
+    for path, content in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(f"{content}\n")
+    for name in ("stat", "meminfo", "loadavg", "pressure", "vmstat"):
+        (root / "proc" / name).symlink_to(f"/proc/{name}")
 
 
 def scrape_metrics(system, ended, interval):
@@ -193,20 +194,16 @@ def scrape_metrics(system, ended, interval):
 
 def guest_claims(system, guests):
     """What each guest holds, by provider."""
-    has = {}
-    for provider in system.providers():
-        path = f"/resource_providers/{provider['uuid']}/inventories"
-        for name in system.call("GET", path)["inventories"]:
-            has.setdefault(name, []).append((provider["name"], provider["uuid"]))
-    pool = next((found for name, found in has["VCPU"] if "POOL" in name), "")
+    offers = system.find_offers()
+    uuids = {name: [provider["uuid"] for provider in providers] for name, providers in offers.items()}
+    pool = next((each["uuid"] for each in offers["VCPU"] if "POOL" in each["name"]), "")
     for number in range(guests):
-        node = number % len(has["MEMORY_MB"])
-        held = {pool: {"VCPU": 1}} if pool else {has["PCPU"][node][1]: {"PCPU": 1}}
-        held.setdefault(has["MEMORY_MB"][node][1], {})["MEMORY_MB"] = 64
+        node = number % len(uuids["MEMORY_MB"])
+        held = {pool: {"VCPU": 1}} if pool else {uuids["PCPU"][node]: {"PCPU": 1}}
+        held.setdefault(uuids["MEMORY_MB"][node], {})["MEMORY_MB"] = 64
         if number < OWN_WAYS:
-            cache = has["LLC"][number % 2][1]
-            held.setdefault(cache, {}).update(LLC=1, MBA=10)
-            held.setdefault(has["CUSTOM_RESCTRL_GROUP"][0][1], {})["CUSTOM_RESCTRL_GROUP"] = 1
+            held.setdefault(uuids["LLC"][number % 2], {}).update(LLC=1, MBA=10)
+            held.setdefault(uuids["CUSTOM_RESCTRL_GROUP"][0], {})["CUSTOM_RESCTRL_GROUP"] = 1
         yield str(uuid.uuid4()), held
 
 
@@ -255,12 +252,8 @@ def measure_controllers(sections, guests, seconds, with_isolation, scrape_second
         if with_isolation:
             shown = system.agent("status")
             print({name: shown[name] for name in ("quiet_cpus", "alone_cpus", "isolation_refusals")})
-        used, since = cpu_seconds(pid), time.monotonic()
-        time.sleep(seconds)
+        elapsed, percent, resident = measure_process(pid, seconds)
         ended.set()
-        elapsed = time.monotonic() - since
-        percent = (cpu_seconds(pid) - used) / elapsed * 100
-        resident = read_status(pid, "VmRSS") / 1024
         return AgentCost(
             "", guests, round(elapsed, 1), round(percent, 2), round(resident, 1), read_status(pid, "Threads")
         )

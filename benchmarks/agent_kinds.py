@@ -21,7 +21,7 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from benchmarks.agent_cost import AGENT, SAMPLINGS, cpu_seconds, read_status
+from benchmarks.agent_cost import AGENT, SAMPLINGS, measure_process
 from benchmarks.agent_everything import FileHost, make_host
 from benchmarks.machine_speed import addition_seconds
 from tests.compute_agent.libvirtd import Libvirtd
@@ -98,15 +98,11 @@ class MixedHost(FileHost):
 
     def claim_guests(self, consumers):
         """Claim a CPU and memory for each guest."""
-        has = {}
-        for provider in self.providers():
-            path = f"/resource_providers/{provider['uuid']}/inventories"
-            for name in self.call("GET", path)["inventories"]:
-                has.setdefault(name, provider["uuid"])
+        offers = self.find_offers()
         for consumer in consumers:
             held = {}
             for name, amount in (("VCPU", 1), ("MEMORY_MB", 64)):
-                held.setdefault(has[name], {})[name] = amount
+                held.setdefault(offers[name][0]["uuid"], {})[name] = amount
             self.claim_amounts(consumer, held)
 
 
@@ -200,46 +196,39 @@ def measure_kinds(name, kinds, guests, seconds, settle=75.0, sections="", busy=F
         system.claim_guests(consumers)
         for one in uuids.get("process", ()):
             system.guests("run", uuid=one, command=["sleep", "1000000"])
-        found = Waiter(system, consumers)
-        found.wait(120)
+        _wait_for_guests(system, set(consumers), 120)
         # Until what the starts left to do is done: the next report reads the owners of new allocations.
         time.sleep(settle)
         pid, calls = system.processes[AGENT].pid, system.count_calls()
         probe = SpeedProbe()
-        used, since = cpu_seconds(pid), time.monotonic()
-        time.sleep(seconds)
-        elapsed = time.monotonic() - since
-        percent = (cpu_seconds(pid) - used) / elapsed * 100
+        elapsed, percent, resident = measure_process(pid, seconds)
         exchanges = None if calls is None else (system.count_calls() - calls) * 60 / elapsed
         return KindCost(
             name,
             len(consumers),
             round(percent, 2),
-            round(read_status(pid, "VmRSS") / 1024, 1),
+            round(resident, 1),
             exchanges,
             probe.take_median(),
         )
 
 
-class Waiter:
-    """Waits until the agent has placed all guests."""
+def _wait_for_guests(system, consumers, seconds):
+    """Wait until the agent has placed all guests.
 
-    def __init__(self, system, consumers):
-        self._system, self._consumers = system, set(consumers)
-
-    def wait(self, seconds):
-        """Wait, or raise an error with what is missing."""
-        deadline, ended = time.monotonic() + seconds, threading.Event()
-        while True:
-            rows = {row["uuid"]: row for row in self._system.guests("list")}
-            missing = [one for one in self._consumers if rows.get(one, {}).get("kind") != "shared"]
-            pending = self._system.agent("status")["pending_guests"]
-            if not missing and not pending:
-                return
-            if time.monotonic() > deadline:
-                shown = [rows.get(one) for one in missing[:3]]
-                raise TimeoutError(f"{len(missing)} guests are missing, such as {shown}; pending: {pending}")
-            ended.wait(1)
+    :raises TimeoutError: some guests are missing after these seconds.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        rows = {row["uuid"]: row for row in system.guests("list")}
+        missing = [one for one in consumers if rows.get(one, {}).get("kind") != "shared"]
+        pending = system.agent("status")["pending_guests"]
+        if not missing and not pending:
+            return
+        if time.monotonic() > deadline:
+            shown = [rows.get(one) for one in missing[:3]]
+            raise TimeoutError(f"{len(missing)} guests are missing, such as {shown}; pending: {pending}")
+        time.sleep(1)
 
 
 def main() -> int:

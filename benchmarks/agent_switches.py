@@ -20,8 +20,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.agent_cost import AGENT, SAMPLINGS, cpu_seconds, read_status
+from benchmarks.agent_cost import AGENT, SAMPLINGS, measure_process
 from benchmarks.agent_everything import INI, FileHost, guest_claims, make_host, scrape_metrics
+from benchmarks.machine_speed import addition_seconds
 
 MIB: Final = 2**20
 
@@ -164,18 +165,9 @@ class SwitchedHost(FileHost):
         if switch.scraped:
             threading.Thread(target=scrape_metrics, args=(self, ended, SCRAPE_SECONDS), daemon=True).start()
         time.sleep(settle)
-        used, since = cpu_seconds(pid), time.monotonic()
-        time.sleep(seconds)
-        percent = 100 * (cpu_seconds(pid) - used) / (time.monotonic() - since)
+        _, percent, resident = measure_process(pid, seconds)
         ended.set()
-        return percent, read_status(pid, "VmRSS") / 1024
-
-
-def machine_speed() -> float:
-    """Seconds of CPU time for a fixed amount of work in Python, to compare with another machine."""
-    began = time.process_time()
-    sum(number * number % 7 for number in range(5_000_000))
-    return time.process_time() - began
+        return percent, resident
 
 
 def main() -> int:
@@ -187,7 +179,7 @@ def main() -> int:
     parser.add_argument("--settle", type=float, default=15.0, help="seconds before each measurement")
     args = parser.parse_args()
     by_name = {switch.name: switch for switch in SWITCHES}
-    print(f"{args.guests} guests; 5 million steps of Python take {machine_speed():.2f} s of CPU time\n")
+    print(f"{args.guests} guests; five million additions take {addition_seconds():.2f} s of CPU time\n")
     print("| switch | % of a core | before and after, without it | adds | MB |")
     print("| --- | --- | --- | --- | --- |")
     with SwitchedHost() as system:

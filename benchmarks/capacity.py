@@ -73,7 +73,7 @@ def main() -> None:
             )
             if len(asked) > 1:
                 shares = [
-                    FlavorProportion(flavors[name], number, each.fit.upper_bound)
+                    FlavorProportion((flavors[name],), number, each.fit.upper_bound)
                     for number, (name, each) in enumerate(zip(asked, found, strict=True), start=1)
                 ]
                 cpu = time.thread_time()

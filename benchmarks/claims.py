@@ -19,11 +19,10 @@ from pathlib import Path
 from benchmarks.clients import ClientPool
 from benchmarks.loading import load_directly
 from benchmarks.queries import SCHEDULING
-from benchmarks.servers import Ours
+from benchmarks.servers import Ours, create_database_server
 from benchmarks.worlds import WORLDS
 from placement.db import migration
 from tests import databases
-from tests.databases import ServerMissing
 
 _FLAVOURS = [SCHEDULING["nested"].path(number) for number in range(8)]
 _WARMING = 1.0
@@ -88,11 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     top.add_argument("--threads", type=int, default=4, help="of each worker; default: %(default)s")
     top.add_argument("--beside", type=Path, metavar="FOLDER", help="another checkout, measured in turns")
     options = top.parse_args(arguments)
-    try:
-        server = databases.create(options.database, durable=True)
-    except ServerMissing as error:
-        print(error, file=sys.stderr)
-        return 1
+    server = create_database_server(options.database)
     homes = [Path(__file__).parents[1], *([options.beside.resolve()] if options.beside else [])]
     with server, tempfile.TemporaryDirectory(prefix="placement-claims-") as folder, ExitStack() as stack:
         services: dict[Path, Ours] = {}

@@ -10,7 +10,6 @@ import multiprocessing
 import random
 import re
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -19,15 +18,9 @@ from typing import Any, Final
 
 import orjson
 
-from benchmarks.http import NoAnswer, RequestRefused, ServiceConnection
-from benchmarks.worlds import WorldProvider
+from benchmarks.http import CLAIM_OWNER, NoAnswer, RequestRefused, ServiceConnection
+from benchmarks.worlds import WorldProvider, random_uuid
 
-_OWNER: Final = {
-    "project_id": "project",
-    "user_id": "user",
-    "consumer_generation": None,
-    "consumer_type": "INSTANCE",
-}
 FLAT_GUEST: Final = {"VCPU": 1, "MEMORY_MB": 32, "DISK_GB": 1}
 _MADE_UP: Final = 4000  # claims a client prepares before it starts
 _ATTEMPTS: Final = 20
@@ -53,7 +46,7 @@ class ClientWork:
     @property
     def success_count(self) -> int:
         """How many answers were successes."""
-        return sum(count for status, count in self.answers.items() if status.startswith("2"))
+        return _count_successes(self.answers)
 
     @property
     def success_rate(self) -> float:
@@ -78,7 +71,7 @@ class WorkTally:
     @property
     def success_count(self) -> int:
         """How many answers were successes."""
-        return sum(count for status, count in self.answers.items() if status.startswith("2"))
+        return _count_successes(self.answers)
 
     def describe(self) -> dict[str, Any]:
         """For the notes of a result."""
@@ -225,6 +218,10 @@ class _TimedClient:
         return self.work
 
 
+def _count_successes(answers: Counter[str]) -> int:
+    return sum(count for status, count in answers.items() if status.startswith("2"))
+
+
 def _answer_kind(status: int, answer: bytes) -> str:
     """The status, and of errors the database error they quote, or the last sentence of their first line."""
     if status < 400:
@@ -257,11 +254,9 @@ def _claim_resources(
 ) -> ClientWork:
     rng = random.Random(seed)
     bodies = {
-        host: orjson.dumps({"allocations": {host: {"resources": resources}}, **_OWNER}) for host in hosts
+        host: orjson.dumps({"allocations": {host: {"resources": resources}}, **CLAIM_OWNER}) for host in hosts
     }
-    made_up = [
-        (str(uuid.UUID(int=rng.getrandbits(128), version=4)), rng.choice(hosts)) for _ in range(_MADE_UP)
-    ]
+    made_up = [(random_uuid(rng), rng.choice(hosts)) for _ in range(_MADE_UP)]
     timed = _TimedClient(port, seconds)
     for _, (consumer, host) in zip(timed.remaining_rounds(), made_up, strict=False):
         if timed.send("PUT", f"/allocations/{consumer}", bodies[host]) is not None:
@@ -280,16 +275,16 @@ def _migrate_guests(
     rng = random.Random(seed)
     made_up = []
     for consumer, host in placed:
-        migration = str(uuid.UUID(int=rng.getrandbits(128), version=4))
+        migration = random_uuid(rng)
         target = rng.choice([each for each in rng.sample(hosts, 2) if each != host])
         body = {
             migration: {
-                **_OWNER,
+                **CLAIM_OWNER,
                 "consumer_type": "MIGRATION",
                 "allocations": {host: {"resources": resources}},
             },
             consumer: {
-                **_OWNER,
+                **CLAIM_OWNER,
                 "consumer_generation": 1,
                 "allocations": {target: {"resources": resources}},
             },
@@ -315,8 +310,8 @@ def _schedule_guests(port: int, seed: int, queries: Sequence[str], seconds: floa
         if not requests:
             timed.work.answers["no candidates"] += 1
             continue
-        consumer = str(uuid.UUID(int=rng.getrandbits(128), version=4))
-        body = orjson.dumps({**rng.choice(requests), **_OWNER})
+        consumer = random_uuid(rng)
+        body = orjson.dumps({**rng.choice(requests), **CLAIM_OWNER})
         if timed.send("PUT", f"/allocations/{consumer}", body) is not None:
             timed.work.consumers.append(consumer)
     work = timed.stop_clocks()
@@ -329,8 +324,8 @@ def _claim_found(port: int, seed: int, queries: Sequence[str], seconds: float) -
     asked = [query.partition("?")[2] for query in queries]
     timed = _TimedClient(port, seconds)
     for _ in timed.remaining_rounds():
-        consumer = str(uuid.UUID(int=rng.getrandbits(128), version=4))
-        claim = {"consumer_uuid": consumer, "query": rng.choice(asked), **_OWNER}
+        consumer = random_uuid(rng)
+        claim = {"consumer_uuid": consumer, "query": rng.choice(asked), **CLAIM_OWNER}
         if timed.send("POST", "/ext/v1/claims", orjson.dumps({"claims": [claim]})) is not None:
             timed.work.consumers.append(consumer)
     return timed.stop_clocks()

@@ -19,10 +19,9 @@ from benchmarks.measure import ComparisonResult, LatencyMeasurement, interleave_
 from benchmarks.mixed import AGGREGATES, DEVICES, TRAITS, Guest, MixedCloud
 from benchmarks.mixed_queries import query_paths
 from benchmarks.reference import install
-from benchmarks.servers import OpenStack, Ours, Service
+from benchmarks.servers import OpenStack, Ours, Service, create_database_server
 from benchmarks.worlds import Tree, uuid_of
 from placement_extras.migration.stock_database import StockTables
-from tests import databases
 
 _MADE: Final = {"created_at": datetime(2026, 1, 1), "updated_at": None}
 _FIRST_OWN: Final = 10_000
@@ -39,7 +38,7 @@ def measure_queries(
 ) -> Iterator[ComparisonResult]:
     """A result for each family of questions: both services on PostgreSQL, in turns."""
     with ExitStack() as stack:
-        server = stack.enter_context(databases.create("postgresql", durable=True))
+        server = stack.enter_context(create_database_server("postgresql"))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="placement-benchmark-")))
         source, target = server.fresh_database(), server.fresh_database()
         theirs = OpenStack(source, folder, _WORKERS, _THREADS, install())

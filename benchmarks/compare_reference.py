@@ -3,7 +3,6 @@
 import argparse
 import os
 import platform
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,10 +19,17 @@ from benchmarks.machine_speed import addition_seconds
 from benchmarks.measure import MIN_REPEATS, ComparisonResult
 from benchmarks.queries import SCHEDULING
 from benchmarks.reference import VERSION, Reference, ReferenceMissing, install
-from benchmarks.servers import OpenStack, Ours, Service, ServiceFailed
+from benchmarks.servers import (
+    OpenStack,
+    Ours,
+    Service,
+    ServiceFailed,
+    create_database_server,
+    exit_on_sigterm,
+)
 from benchmarks.worlds import WORLDS
 from tests import databases
-from tests.databases import DatabaseServer, ServerMissing
+from tests.databases import DatabaseServer
 
 PARTS: Final = ("queries", "claims", "answers", "schedulings", "growth")
 _QUICK_SCALE: Final = 0.02
@@ -74,11 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.timeout = min(options.timeout, 5.0)
     try:
         reference = None if options.no_reference else install()
-        server = databases.create(options.database, durable=True)
-    except (ReferenceMissing, ServerMissing) as error:
+    except ReferenceMissing as error:
         print(error, file=sys.stderr)
         return 1
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers are stopped, then
+    server = create_database_server(options.database)
+    exit_on_sigterm()
     machine = _describe_machine(options)
     began = time.monotonic()
     results: list[ComparisonResult] = []

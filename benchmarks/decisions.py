@@ -8,7 +8,6 @@ What claims take with a database, by several clients, is said by
 
 import argparse
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -16,6 +15,7 @@ from urllib.parse import parse_qsl
 
 from benchmarks import capacity, explaining
 from benchmarks.explaining import used_at_random
+from benchmarks.measure import time_calls
 from benchmarks.models import snapshot_of
 from benchmarks.worlds import WORLDS, uuid_of
 from placement.microversion import MAX
@@ -188,12 +188,7 @@ def main() -> None:
     options = top.parse_args()
     for part in options.parts:
         for title, deed in PARTS[part](options.trees):
-            work, clock = [], []
-            for _ in range(options.count):
-                began, cpu = time.perf_counter(), time.thread_time()
-                deed()
-                work.append((time.thread_time() - cpu) * 1000)
-                clock.append((time.perf_counter() - began) * 1000)
+            work, clock = time_calls(deed, options.count)
             print(
                 f"{title:60} {format_percentiles(work)} ms of work, {format_percentiles(clock)} by the clock",
                 flush=True,

@@ -27,7 +27,7 @@ from benchmarks.clouds_reference import fill_database, import_from
 from benchmarks.http import NoAnswer, RequestRefused, ServiceConnection
 from benchmarks.mixed import GPU, Guest, MixedCloud
 from benchmarks.reference import install
-from benchmarks.servers import OpenStack, Ours, Service
+from benchmarks.servers import OpenStack, Ours, Service, create_database_server
 from benchmarks.worlds import Tree, WorldProvider, inventory
 from placement.microversion import MAX
 from placement.read_model.snapshot import ModelSnapshot
@@ -40,7 +40,6 @@ from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.rendering import ProviderSummaries, render_pieces
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.planner.capacity import CloudHosts, count_flavor
-from tests import databases
 
 _ORDERS: Final[dict[str, Order]] = {
     "numa_nodes": (("numa_nodes", 1.0),),
@@ -254,7 +253,7 @@ def measure_beside(count: int, seconds: float) -> Iterator[str]:
 
 def _beside_lines(asked: DeviceQuestion, count: int, seconds: float) -> Iterator[str]:
     with ExitStack() as stack:
-        server = stack.enter_context(databases.create("postgresql", durable=True))
+        server = stack.enter_context(create_database_server("postgresql"))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="placement-benchmark-")))
         source, target = server.fresh_database(), server.fresh_database()
         # one worker, so that its memory is that of the answer

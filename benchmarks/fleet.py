@@ -13,7 +13,6 @@ import heapq
 import multiprocessing
 import random
 import resource
-import signal
 import statistics
 import sys
 import tempfile
@@ -30,15 +29,14 @@ from typing import Final
 import orjson
 from keystoneauth1 import adapter, session, token_endpoint
 
-from benchmarks.http import NoAnswer, ServiceConnection
-from benchmarks.servers import Ours, Service, ServiceFailed
+from benchmarks.http import CLAIM_OWNER, NoAnswer, ServiceConnection
+from benchmarks.servers import Ours, Service, ServiceFailed, create_database_server, exit_on_sigterm
+from benchmarks.worlds import random_uuid
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.loops.base import pause
 from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.reporter import HostReporter
-from tests import databases
-from tests.databases import ServerMissing
 
 _THREADS: Final = 8
 _CLIENTS: Final = 4
@@ -46,12 +44,6 @@ _HELD: Final = 50  # guests of each client that schedules
 _QUESTIONS: Final = [
     f"/allocation_candidates?resources=PCPU:{n},MEMORY_MB:{512 * n}&limit=50" for n in (1, 2, 3)
 ]
-_OWNER: Final = {
-    "project_id": "project",
-    "user_id": "user",
-    "consumer_generation": None,
-    "consumer_type": "INSTANCE",
-}
 
 
 @dataclass
@@ -101,7 +93,7 @@ class SimulatedAgent:
 
 def _host_tree(number: int) -> ProviderTree:
     rng = random.Random(number)
-    uuids = [str(uuid.UUID(int=rng.getrandbits(128), version=4)) for _ in range(5)]
+    uuids = [random_uuid(rng) for _ in range(5)]
     name = f"host-{number}"
     root = ProviderNode(
         name, uuids[0], None, {"DISK_GB": ProviderInventory(1000, max_unit=1000)}, frozenset({"COMPUTE_NODE"})
@@ -154,7 +146,9 @@ def _schedule_guests(port: int, rate: float, seconds: float) -> RequestTimes:
             answer = connection.expect_success("GET", random.choice(_QUESTIONS))
             consumer = str(uuid.uuid4())
             chosen = random.choice(orjson.loads(answer)["allocation_requests"])
-            status, _ = connection.send("PUT", f"/allocations/{consumer}", orjson.dumps({**chosen, **_OWNER}))
+            status, _ = connection.send(
+                "PUT", f"/allocations/{consumer}", orjson.dumps({**chosen, **CLAIM_OWNER})
+            )
             if status != 204:
                 raise LookupError(status)
             held.append(consumer)
@@ -213,12 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    try:
-        server = databases.create("postgresql", durable=True)
-    except ServerMissing as error:
-        print(error, file=sys.stderr)
-        return 1
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers are stopped, then
+    server = create_database_server("postgresql")
+    exit_on_sigterm()
     rows: list[Sequence[str]] = []
     try:
         with (

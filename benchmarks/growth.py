@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from benchmarks.clients import ClientPool
-from benchmarks.http import RequestRefused, ServiceConnection
+from benchmarks.http import CLAIM_OWNER, RequestRefused, ServiceConnection
 from benchmarks.loading import load_directly
 from benchmarks.measure import ComparisonResult, LatencyMeasurement, RepeatSample, interleave_repeats
 from benchmarks.queries import QUERIES
@@ -229,13 +229,7 @@ def _used_pcpus(connection: ServiceConnection, path: str, provider: str) -> int:
 
 
 def _claim_pcpu(connection: ServiceConnection, provider: str) -> None:
-    body = {
-        "allocations": {provider: {"resources": {"PCPU": 1}}},
-        "project_id": "project",
-        "user_id": "user",
-        "consumer_generation": None,
-        "consumer_type": "INSTANCE",
-    }
+    body = {"allocations": {provider: {"resources": {"PCPU": 1}}}, **CLAIM_OWNER}
     connection.expect_success("PUT", f"/allocations/{uuid.uuid4()}", body)
 
 

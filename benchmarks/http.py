@@ -11,6 +11,14 @@ _HEADERS: Final = {
     "Accept": "application/json",
 }
 
+CLAIM_OWNER: Final = {
+    "project_id": "project",
+    "user_id": "user",
+    "consumer_generation": None,
+    "consumer_type": "INSTANCE",
+}
+"""Fields of a claim for a new instance, beside its allocations or its query."""
+
 
 class NoAnswer(Exception):
     """The service did not answer in time, or broke the connection; the message says which."""
@@ -79,3 +87,12 @@ class ServiceConnection:
         if status >= 400:
             raise RequestRefused(f"{method} {path[:200]}: {status} {answer[:300].decode(errors='replace')}")
         return answer
+
+
+def is_answering(port: int) -> bool:
+    """Return whether the service on a port of this machine answers a request for its versions."""
+    try:
+        with ServiceConnection(port, 5.0) as connection:
+            return connection.send("GET", "/")[0] == 200
+    except NoAnswer:
+        return False

@@ -16,7 +16,8 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.watermark_guests import BATCH, DaemonBench, busy_sector, cpu_seconds, libvirt_bench, wait_for
+from benchmarks.agent_cost import cpu_seconds
+from benchmarks.watermark_guests import BATCH, busy_sector, libvirt_bench, process_bench, wait_for
 from compute_agent import conf as agent_conf
 from compute_agent.agent import service
 from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw_chart
@@ -175,14 +176,8 @@ def main() -> int:
             if arguments.qemu:
                 _run_qemu(folder, url, arguments)
             for guests in arguments.cost:
-                home = folder / f"cost-{guests}"
-                home.mkdir()
-                bench = DaemonBench(home, url, "drivers = process")
-                try:
-                    bench.agent.start()
-                    measure_signals(bench, guests, arguments.sleep_scaled)
-                finally:
-                    bench.agent.close()
+                with process_bench(folder / f"cost-{guests}", url) as bench:
+                    measure_signals(bench, guests, arguments.seconds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 0

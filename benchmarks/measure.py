@@ -77,6 +77,17 @@ class ComparisonResult:
         return None if goal is None or ratio is None else ratio >= goal
 
 
+def time_calls(call: Callable[[], object], count: int) -> tuple[list[float], list[float]]:
+    """Call a function some times; return the milliseconds of CPU of the thread, and those of the clock."""
+    work, clock = [], []
+    for _ in range(count):
+        began, cpu = time.perf_counter(), time.thread_time()
+        call()
+        work.append((time.thread_time() - cpu) * 1000)
+        clock.append((time.perf_counter() - began) * 1000)
+    return work, clock
+
+
 def interleave_repeats(
     sides: Mapping[str, Callable[[], float]], repeats: int, failed: Callable[[str], None] = lambda side: None
 ) -> dict[str, RepeatSample]:

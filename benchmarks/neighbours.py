@@ -23,7 +23,7 @@ from werkzeug.test import run_wsgi_app
 from benchmarks.decisions import CLASSES, host_guests
 from benchmarks.loading import load_directly
 from benchmarks.profile_query import make_application, make_environ
-from benchmarks.worlds import WORLDS, uuid_of
+from benchmarks.worlds import WORLDS, random_uuid, uuid_of
 from placement.api.garbage import GcScheduler
 from placement.db import migration, tables
 from placement.read_model.feed import ReadTurn
@@ -79,7 +79,7 @@ def fill_hosts(url: str, hosts: int) -> int:
         for number in range(hosts):
             for guest in host_guests(rng):
                 key = len(consumers) + 1
-                name = str(uuid.UUID(int=rng.getrandbits(128), version=4))
+                name = random_uuid(rng)
                 owner = {"project_id": f"p{key % 50}", "user_id": "u", "consumer_type": "INSTANCE"}
                 consumers.append({"id": key, "uuid": name, "generation": 1, "updated_at": 0.0, **owner})
                 held += [

@@ -12,11 +12,8 @@ import argparse
 import json
 import logging
 import math
-import os
 import statistics
 import sys
-import tarfile
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -29,13 +26,13 @@ from benchmarks.policy_judge import PlacementJudge
 from benchmarks.policy_sides import NovaPolicy, OurPolicy, PolicySide
 from benchmarks.policy_streams import GuestArrival, GuestDeparture, StreamGuest, claimed_cpus, make_stream
 from benchmarks.reference import ReferenceMissing, environment
+from benchmarks.topologies import SHARED, extract_machine
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
 from tests.compute_agent.inventory.machines import machine
 
-SHARED = Path(os.environ.get("PLACEMENT_COMPUTE_SHARED", Path(__file__).parents[2] / "shared"))
 NOVA: Final = "nova-34.0.0"
 NOVA_REQUIREMENTS: Final = Path(__file__).with_name("nova-requirements.txt")
 MADE_UP: Final = "made up: 2 nodes of 8 L3s"
@@ -125,10 +122,7 @@ def read_machines(folder: Path, wanted: Sequence[str]) -> Iterator[tuple[str, Ho
         if name == MADE_UP:
             yield name, machine(packages=2, l3=8, cores=8, threads=2)
             continue
-        with tempfile.TemporaryDirectory() as scratch:
-            with tarfile.open(folder / f"{name}.tar.bz2") as tar:
-                tar.extractall(scratch, filter="tar")
-            (root,) = Path(scratch).iterdir()
+        with extract_machine(folder / f"{name}.tar.bz2") as root:
             yield name, read_topology(root)
 
 

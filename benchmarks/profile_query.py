@@ -16,8 +16,10 @@ import orjson
 from werkzeug.datastructures import Headers
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
+from benchmarks.http import CLAIM_OWNER
 from benchmarks.loading import load_directly
 from benchmarks.queries import QUERIES, QueryFamily
+from benchmarks.servers import create_database_server
 from benchmarks.worlds import WORLDS, ProviderWorld, uuid_of
 from placement.api.middleware import build_application
 from placement.conf import new_config
@@ -50,7 +52,7 @@ def main() -> None:
     """Profile and print."""
     options = build_parser().parse_args()
     world = WORLDS["flat" if options.claims else options.world]
-    with databases.create(options.database, durable=True) as server:
+    with create_database_server(options.database) as server:
         url = server.fresh_database()
         migration.upgrade_schema(url)
         load_directly(url, world, options.trees or world.trees)
@@ -108,23 +110,14 @@ def _claim_environs(hosts: int) -> Iterator[Environ]:
     while True:
         body = {
             "allocations": {uuid_of(f"flat-{number % hosts}"): {"resources": {"VCPU": 1, "MEMORY_MB": 32}}},
-            "project_id": "project",
-            "user_id": "user",
-            "consumer_generation": None,
-            "consumer_type": "INSTANCE",
+            **CLAIM_OWNER,
         }
         yield make_environ("PUT", f"/allocations/{uuid.uuid4()}", orjson.dumps(body))
         number += 1
 
 
 def _decided_environs(query: str) -> Iterator[Environ]:
-    claim = {
-        "query": query,
-        "project_id": "project",
-        "user_id": "user",
-        "consumer_type": "INSTANCE",
-        "consumer_generation": None,
-    }
+    claim = {"query": query, **CLAIM_OWNER}
     while True:
         yield make_environ(
             "POST",

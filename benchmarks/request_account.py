@@ -19,10 +19,11 @@ from typing import Any, Final
 
 import orjson
 
+from benchmarks.http import CLAIM_OWNER
 from benchmarks.loading import load_directly
 from benchmarks.machine_speed import addition_seconds
 from benchmarks.part_counters import ACCOUNT_PATH, PARTS
-from benchmarks.servers import Ours
+from benchmarks.servers import Ours, create_database_server
 from benchmarks.worlds import WORLDS, uuid_of
 from placement.db import migration
 from tests import databases
@@ -32,7 +33,6 @@ _HOSTS: Final = 179
 _WARM: Final = 5
 _THREADS: Final = 4
 _CANDIDATES: Final = "/allocation_candidates?resources=PCPU:{}&limit={}"
-_OWNER: Final = {"project_id": "p", "user_id": "u", "consumer_generation": None, "consumer_type": "INSTANCE"}
 
 Request = bytes
 """All bytes of a request."""
@@ -156,7 +156,7 @@ class _RequestKinds:
                     "allocations": {
                         uuid_of(f"numa-{1 + n % (_HOSTS - 1)}-numa0"): {"resources": {"PCPU": 1}}
                     },
-                    **_OWNER,
+                    **CLAIM_OWNER,
                 },
             )
             for n, each in enumerate(self._consumers)
@@ -248,7 +248,7 @@ def table_lines(columns: dict[str, _TimeColumn]) -> Iterator[str]:
 
 @contextmanager
 def _start_servers(database: str, plain: bool) -> Iterator[Sequence[_RawClient]]:
-    with databases.create(database, durable=True) as server, tempfile.TemporaryDirectory() as folder:
+    with create_database_server(database) as server, tempfile.TemporaryDirectory() as folder:
         url = server.fresh_database()
         migration.upgrade_schema(url)
         load_directly(url, WORLDS["numa"], _HOSTS)

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -15,8 +16,9 @@ from typing import Final, Self
 import psutil
 from sqlalchemy.engine import make_url
 
-from benchmarks.http import NoAnswer, ServiceConnection
+from benchmarks.http import is_answering
 from benchmarks.reference import Reference
+from tests import databases
 from tests.ports import free_port
 from tests.programs import environ_without_python
 
@@ -28,6 +30,22 @@ _CHECKOUT: Final = Path(__file__).parents[1]
 
 class ServiceFailed(Exception):
     """A service did not start; the message ends with its log."""
+
+
+def create_database_server(kind: str) -> databases.DatabaseServer:
+    """Return a server of a kind of database that keeps what it commits; a context manager starts it.
+
+    :raises SystemExit: this machine lacks the programs of the database.
+    """
+    try:
+        return databases.create(kind, durable=True)
+    except databases.ServerMissing as error:
+        raise SystemExit(str(error)) from error
+
+
+def exit_on_sigterm() -> None:
+    """Turn SIGTERM into an exit, so that the program also stops the servers that it has started."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 class Service(ABC):
@@ -72,7 +90,7 @@ class Service(ABC):
                 preexec_fn=self._bound_memory,  # we have no threads
             )
         deadline = time.monotonic() + _SECONDS_TO_START
-        while not self._is_answering():
+        while not is_answering(self.port):
             if not self._is_running() or time.monotonic() > deadline:
                 self.stop()
                 raise ServiceFailed(f"{self.name} does not answer:\n{self._end_of_log()}")
@@ -147,13 +165,6 @@ class Service(ABC):
         )
         if done.returncode:
             raise ServiceFailed(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-
-    def _is_answering(self) -> bool:
-        try:
-            with ServiceConnection(self.port, 5.0) as connection:
-                return connection.send("GET", "/")[0] == 200
-        except NoAnswer:
-            return False
 
     def _end_of_log(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])

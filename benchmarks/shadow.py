@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from benchmarks.http import NoAnswer, ServiceConnection
+from benchmarks.http import ServiceConnection, is_answering
 from benchmarks.reference import install
 from benchmarks.servers import OpenStack, Ours
 from placement_extras.shadow.proxy import InFlight, RequestForwarder
@@ -117,7 +117,7 @@ def _start_proxy(stock: int) -> Iterator[int]:
     )
     try:
         deadline = time.monotonic() + _SECONDS
-        while not _answers(port):
+        while not is_answering(port):
             if time.monotonic() > deadline or process.poll() is not None:
                 raise SystemExit("the proxy does not answer")
             time.sleep(0.1)
@@ -125,14 +125,6 @@ def _start_proxy(stock: int) -> Iterator[int]:
     finally:
         process.terminate()
         process.wait(_SECONDS)
-
-
-def _answers(port: int) -> bool:
-    try:
-        with ServiceConnection(port, 5.0) as connection:
-            return connection.send("GET", "/")[0] == 200
-    except NoAnswer:
-        return False
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from prettytable import PrettyTable, TableStyle
@@ -18,6 +20,16 @@ from compute_agent.host.reader import read_topology
 
 SHARED = Path(os.environ.get("PLACEMENT_COMPUTE_SHARED", Path(__file__).parents[2] / "shared"))
 REPEATS = 5
+
+
+@contextmanager
+def extract_machine(archive: Path) -> Iterator[Path]:
+    """Extract a captured machine into a temporary folder; yield the root of its files."""
+    with tempfile.TemporaryDirectory() as scratch:
+        with tarfile.open(archive) as tar:
+            tar.extractall(scratch, filter="tar")
+        (root,) = Path(scratch).iterdir()
+        yield root
 
 
 def measure_machine(root: Path) -> list[object]:
@@ -52,10 +64,7 @@ def main() -> None:
     table.align["machine"] = "l"
     table.set_style(TableStyle.MARKDOWN)
     for archive in archives:
-        with tempfile.TemporaryDirectory() as scratch:
-            with tarfile.open(archive) as tar:
-                tar.extractall(scratch, filter="tar")
-            (root,) = Path(scratch).iterdir()
+        with extract_machine(archive) as root:
             table.add_row([archive.name.removesuffix(".tar.bz2"), *measure_machine(root)])
     print(table)
 

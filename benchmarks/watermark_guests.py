@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.agent_cost import cpu_seconds
 from compute_agent.agent.protocol import call_agent
 from compute_agent.drivers.libvirt.domain_metadata import NAMESPACE
-from compute_agent.host.proc_stat import parse_process_stat
 from tests.compute_agent.cmd.agents import AgentProcess
 from tests.compute_agent.libvirtd import CGROUP_CONTROLLERS, Libvirtd, LibvirtMissing
 from tests.compute_agent.servers import running
@@ -114,11 +114,6 @@ def wait_for(condition):
             raise TimeoutError("it did not happen")
         time.sleep(POLL_SECONDS)
     return value
-
-
-def cpu_seconds(pid):
-    """CPU time of a process, all threads."""
-    return parse_process_stat(Path(f"/proc/{pid}/stat").read_text()).cpu_seconds
 
 
 def busy_sector(millions):
@@ -235,20 +230,26 @@ def main() -> int:
             if arguments.qemu:
                 found.extend(_run_qemu(folder, url, arguments))
             for guests in arguments.cost:
-                home = folder / f"cost-{guests}"
-                home.mkdir()
-                bench = DaemonBench(home, url, "drivers = process")
-                try:
-                    bench.agent.start()
+                with process_bench(folder / f"cost-{guests}", url) as bench:
                     found.append(measure_daemon(bench, guests))
-                finally:
-                    bench.agent.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(format_tables(found))
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(one) for one in found], indent=1))
     return 0
+
+
+@contextmanager
+def process_bench(home, url):
+    """Run an agent whose guests are processes, with its files in a new folder."""
+    home.mkdir()
+    bench = DaemonBench(home, url, "drivers = process")
+    try:
+        bench.agent.start()
+        yield bench
+    finally:
+        bench.agent.close()
 
 
 @contextmanager

@@ -29,10 +29,8 @@ from benchmarks.clients import ClientPool
 from benchmarks.http import NoAnswer, ServiceConnection
 from benchmarks.loading import load_directly
 from benchmarks.reference import ReferenceMissing, environment
-from benchmarks.servers import Ours, Service, ServiceFailed
+from benchmarks.servers import Ours, Service, ServiceFailed, create_database_server, exit_on_sigterm
 from benchmarks.worlds import WORLDS
-from tests import databases
-from tests.databases import ServerMissing
 
 _REQUIREMENTS: Final = Path(__file__).with_name("web-servers-requirements.txt")
 _APPLICATION: Final = "placement.wsgi.api:application"
@@ -276,13 +274,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
     parser.add_argument("--repeats", type=int, default=1, help="all servers in turns, that often")
     options = parser.parse_args(arguments)
-    # The servers of databases are stopped then, too.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    exit_on_sigterm()
     rows: list[Sequence[str]] = []
     try:
         programs = environment("web-servers", _REQUIREMENTS)
         for database in options.databases.split(","):
-            with databases.create(database, durable=True) as server:
+            with create_database_server(database) as server:
                 for name in options.servers.split(",") * options.repeats:
                     row = (
                         name,
@@ -291,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     )
                     print(" | ".join(row), file=sys.stderr, flush=True)
                     rows.append(row)
-    except (ReferenceMissing, ServerMissing) as error:
+    except ReferenceMissing as error:
         print(error, file=sys.stderr)
         return 1
     print("| " + " | ".join(_HEAD) + " |\n|" + " --- |" * len(_HEAD))

@@ -10,7 +10,6 @@ import random
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -23,15 +22,14 @@ from benchmarks.decisions import format_percentiles
 from benchmarks.http import RequestRefused, ServiceConnection
 from benchmarks.loading import load_directly
 from benchmarks.machine_speed import ADDITIONS, addition_seconds
-from benchmarks.servers import Ours
-from benchmarks.worlds import ProviderWorld, Tree, WorldProvider, inventory, uuid_of
+from benchmarks.servers import Ours, create_database_server
+from benchmarks.worlds import ProviderWorld, Tree, WorldProvider, inventory, random_uuid, uuid_of
 from placement.db import migration, tables
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.maintenance.heal import advance_sequence
 from placement.store.time_profile import TimedAmount, TimeWindow, needed_holds
 from placement.store.time_schedule import hold_uuid
 from tests import databases
-from tests.databases import ServerMissing
 
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
@@ -176,7 +174,7 @@ def _write_bookings(
         for provider in cells:
             guests, windows = booked_windows(rng, provider, devices, count // len(cells), now)
             if guests:
-                rows.add_consumer(_new_uuid(rng), "INSTANCE", guests, None)
+                rows.add_consumer(random_uuid(rng), "INSTANCE", guests, None)
             some = [
                 TimedAmount("", provider_uuid, name, used, window, has_begun=False)
                 for window, held in windows
@@ -191,13 +189,9 @@ def _write_bookings(
                 rows.add_consumer(hold_uuid(provider_uuid), kind, {provider_uuid: amounts}, None)
             if has_windows:
                 for window, held in windows:
-                    rows.add_consumer(_new_uuid(rng), tables.RESERVATION, held, window)
+                    rows.add_consumer(random_uuid(rng), tables.RESERVATION, held, window)
     rows.send()
     advance_sequence(tx.conn, tables.consumers)
-
-
-def _new_uuid(rng: random.Random) -> str:
-    return str(uuid.UUID(int=rng.getrandbits(128), version=4))
 
 
 def _format_time(seconds: float) -> str:
@@ -339,7 +333,7 @@ class _RequestMaker:
         """Book a small window on a named host or on any, and delete it again if it is not kept."""
         begin = time.time() + self._rng.uniform(2 * DAY, 20 * DAY)
         times = {"starts_at": _format_time(begin), "expires_at": _format_time(begin + 3 * HOUR)}
-        reservation = _new_uuid(self._rng)
+        reservation = random_uuid(self._rng)
         body: dict[str, Any] = {"uuid": reservation, "query": SMALL, **times, **_OWNER}
         if named:
             body["allowed_hosts"] = [uuid_of(f"host-{self._rng.randrange(self._hosts)}")]
@@ -367,7 +361,7 @@ class _RequestMaker:
 
     def claim_guest(self) -> SentRequest:
         """Claim a small guest without an end."""
-        claim = {"consumer_uuid": _new_uuid(self._rng), "consumer_generation": None, "query": SMALL}
+        claim = {"consumer_uuid": random_uuid(self._rng), "consumer_generation": None, "query": SMALL}
         body = {"claims": [{**claim, **_OWNER, "consumer_type": "INSTANCE"}]}
         return lambda connection: connection.expect_success("POST", "/ext/v1/claims", body)
 
@@ -406,11 +400,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     top.add_argument("--seed", type=int, default=random.randrange(1000), help="default: random")
     top.add_argument("--no-finds", action="store_true", help="only what clients without bookings ask")
     options = top.parse_args(arguments)
-    try:
-        server = databases.create(options.database, durable=True)
-    except ServerMissing as error:
-        print(error, file=sys.stderr)
-        return 1
+    server = create_database_server(options.database)
     print(f"seed {options.seed}; {ADDITIONS:,} additions take {addition_seconds():.2f} s")
     world = ProviderWorld("unlike", options.hosts, lambda number: unlike_host(options.seed, number))
     with server, tempfile.TemporaryDirectory(prefix="placement-windows-") as folder, ExitStack() as stack:

@@ -3,6 +3,7 @@
 All uuids follow from the names, so that the answers of two services can be compared as they are.
 """
 
+import random
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,11 @@ MBA: Final = "CUSTOM_MBA"
 def uuid_of(name: str) -> str:
     """The uuid of whatever has this name."""
     return str(uuid.uuid5(_NAMESPACE, name))
+
+
+def random_uuid(rng: random.Random) -> str:
+    """Return a random uuid that follows from the state of the generator."""
+    return str(uuid.UUID(int=rng.getrandbits(128), version=4))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,21 +14,16 @@ from typing import Any, Final
 import orjson
 from werkzeug.test import run_wsgi_app
 
+from benchmarks.http import CLAIM_OWNER
 from benchmarks.profile_query import make_application, make_environ
+from benchmarks.servers import create_database_server
 from benchmarks.worlds import inventory
 from placement.db import migration, postgresql
 from placement.db.postgresql import PostgresqlConnection
-from tests import databases
 
 _WARM: Final = 10
 """Number of writes of each kind that do not count."""
 _PROVIDERS: Final = 20
-_OWNER: Final[Mapping[str, Any]] = {
-    "project_id": "project",
-    "user_id": "user",
-    "consumer_type": "INSTANCE",
-    "consumer_generation": None,
-}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -100,10 +95,10 @@ def _all_writes(host: str) -> Iterator[tuple[str, str, str, Any]]:
     yield "aggregates", "PUT", f"{path}/aggregates", aggregates
     yield "inventories", "PUT", f"{path}/inventories", _inventories_body(3, {"DISK_GB": inventory(9)})
     resources = {"allocations": {host: {"resources": {"VCPU": 1, "MEMORY_MB": 32}}}}
-    yield "claim", "PUT", f"/allocations/{consumer}", {**resources, **_OWNER}
+    yield "claim", "PUT", f"/allocations/{consumer}", {**resources, **CLAIM_OWNER}
     yield "release", "DELETE", f"/allocations/{consumer}", None
     for kind in ("claim in one call, after other writes", "claim in one call"):
-        claim = {"consumer_uuid": str(uuid.uuid4()), "query": "resources=VCPU:1,MEMORY_MB:32", **_OWNER}
+        claim = {"consumer_uuid": str(uuid.uuid4()), "query": "resources=VCPU:1,MEMORY_MB:32", **CLAIM_OWNER}
         yield kind, "POST", "/ext/v1/claims", {"claims": [claim]}
     yield f"tree of {_PROVIDERS} providers", "POST", "/ext/v1/trees", {"resource_providers": _tree_body()}
 
@@ -143,7 +138,7 @@ def main() -> None:
     options = build_parser().parse_args()
     exchanges: dict[str, int] = {}
     cpu: dict[str, list[float]] = {}
-    with databases.create("postgresql", durable=True) as server:
+    with create_database_server("postgresql") as server:
         writer = CountedWriter(server.fresh_database())
         for round_ in range(_WARM + options.count):
             for kind, *request in _all_writes(writer.host):
