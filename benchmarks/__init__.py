@@ -1,11 +1,11 @@
-"""Programs that measure: each is run as ``python -m benchmarks.NAME``, from the checkout."""
+"""Programs that measure, each run as ``python -m benchmarks.NAME`` from the checkout."""
 
 import sys
 from types import TracebackType
 
 
 def report_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """An error that nobody caught: in one line if it is that a package is missing, else as always."""
+    """Print an uncaught error: one line for a missing package, a traceback for anything else."""
     if isinstance(error, ModuleNotFoundError):
         sys.stderr.write(
             f"{error}. This needs what tests need: `make .venv/.installed` installs it, and"
@@ -15,5 +15,5 @@ def report_error(kind: type[BaseException], error: BaseException, trace: Traceba
     sys.__excepthook__(kind, error, trace)
 
 
-if sys.argv[:1] == ["-m"]:  # while `python -m` looks for the program; not where tests import one
+if sys.argv[:1] == ["-m"]:  # `python -m` looks for the program; a test that imports one has other arguments
     sys.excepthook = report_error

@@ -1,4 +1,4 @@
-"""Adopting a database of OpenStack Placement, and going back: seconds (of which computed), and memory.
+"""The adoption of a database of OpenStack Placement, and the way back: seconds (of CPU time), and memory.
 
 python -m benchmarks.adopting [--allocations N] [sqlite] [postgresql] [mariadb]
 """
@@ -28,16 +28,19 @@ _CLASSES: Final = (0, 1, 2)  # VCPU, MEMORY_MB, DISK_GB
 _CHANGES: Final = 500
 _MADE: Final = datetime(2026, 1, 1)
 _BATCH: Final = 5_000
-_FIRST: Final = ("resource_providers", "consumer_types")  # others refer to them
+_FIRST: Final = ("resource_providers", "consumer_types")  # other tables refer to these
 
 
 def uuid(kind: str, number: int) -> str:
-    """The uuid of one of the ``kind`` (a hexadecimal digit)."""
+    """Return a uuid that follows from a hexadecimal digit, for the kind of the object, and a number."""
     return f"{kind * 8}-0000-4000-8000-{number:012x}"
 
 
 def rows(allocations: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of a cloud of flat hosts, each with 20 guests that hold three things, by table."""
+    """Yield the rows of a cloud of flat hosts, each with the name of its table.
+
+    Each host has 20 guests, and each guest holds amounts of three resource classes.
+    """
     guests = allocations // len(_CLASSES)
     hosts = -(-guests // _GUESTS_PER_HOST)
     made = {"created_at": _MADE, "updated_at": None}
@@ -66,15 +69,15 @@ def rows(allocations: int) -> Iterator[tuple[str, dict[str, Any]]]:
             },
         )
     for guest in range(1, guests + 1):
-        who = {"project_id": 1 + guest % 10, "user_id": 1 + guest % 10, "consumer_type_id": 1}
-        yield "consumers", {"id": guest, "uuid": uuid("c", guest), "generation": 1, **who, **made}
+        owner = {"project_id": 1 + guest % 10, "user_id": 1 + guest % 10, "consumer_type_id": 1}
+        yield "consumers", {"id": guest, "uuid": uuid("c", guest), "generation": 1, **owner, **made}
         for name in _CLASSES:
             held = {"resource_provider_id": 1 + guest % hosts, "resource_class_id": name, "used": 4}
             yield "allocations", {"consumer_id": uuid("c", guest), **held, **made}
 
 
 def write_cloud(url: str, allocations: int) -> None:
-    """Write them into the tables of a stock service."""
+    """Write the rows of a cloud into the tables of a stock service."""
     tables = StockTables().metadata.tables
     engine = sa.create_engine(url)
     waiting: dict[str, list[Mapping[str, Any]]] = {}
@@ -94,7 +97,7 @@ def _write_batches(
     tables: Mapping[str, sa.Table],
     names: tuple[str, ...],
 ) -> None:
-    """Write what waits for these tables."""
+    """Write the waiting rows of these tables."""
     for name in names:
         if waiting.get(name):
             conn.execute(sa.insert(tables[name]), waiting[name])
@@ -102,7 +105,7 @@ def _write_batches(
 
 
 def claim_guests(url: str) -> None:
-    """Claim for new guests over REST, as an adopted cloud does."""
+    """Claim for new guests over REST, as clients of an adopted cloud do."""
     admin = Admin(application(url))
     for number in range(_CHANGES):
         body = {
@@ -117,7 +120,7 @@ def claim_guests(url: str) -> None:
 
 
 def time_command(url: str, folder: Path, *arguments: str) -> str:
-    """Run ``placement-manage``; how many seconds it took, and how many of them it computed."""
+    """Run ``placement-manage``; return the elapsed seconds and the seconds of CPU time as text."""
     config = folder / "placement.conf"
     config.write_text(f"[placement_database]\nconnection = {url.replace('$', '$$')}\n")
     command = [sys.executable, "-m", "placement.cmd.manage", "--config-file", str(config), *arguments]
@@ -129,11 +132,11 @@ def time_command(url: str, folder: Path, *arguments: str) -> str:
 
 
 def measure_database(kind: str, allocations: int, reference: Reference) -> list[object]:
-    """A row of the table."""
+    """Measure one kind of database; return its row of the table."""
     with databases.create(kind, durable=True) as server, tempfile.TemporaryDirectory() as folder:
         url = server.fresh_database()
         with OpenStack(url, Path(folder), 1, 1, reference):
-            pass  # it made its tables, and its names of classes and traits
+            pass  # the start creates the tables and the standard names of classes and traits
         write_cloud(url, allocations)
         seconds = [time_command(url, Path(folder), "db", "adopt")]
         seconds.append(time_command(url, Path(folder), "db", "abandon"))

@@ -1,14 +1,14 @@
-"""What an agent costs: CPU time and memory beside many guests, a reconcile without changes, a start.
+"""The cost of an agent: CPU time and memory beside many guests, of a reconcile without changes, and of a
+start.
 
-    python -m benchmarks.agent_cost                      # 100 guests for a minute, each kind of sampling
-    python -m benchmarks.agent_cost --guests 10 --seconds 5
+    python -m benchmarks.agent_cost [--guests 100] [--seconds 60]
     python -m benchmarks.agent_cost --config more.ini    # with these sections in place of those below
 
-Guests are processes that sleep, started by the agent, each on what it claimed. The agent is the installed
-one, with a service beside it; its CPU time is that of all its threads in user and kernel mode
-(/proc/PID/stat), and so it hardly depends on what else the machine does, as times on the clock do. Reconciles
-and starts are measured with an agent in this process, which asks nobody else meanwhile: CPU time of the whole
-process, and time on the clock.
+The agent starts the guests, which are sleeping processes, each on its claim. The agent is the installed one,
+beside a service. Its CPU time is the user and kernel time of all its threads (/proc/PID/stat). Unlike elapsed
+time it hardly depends on other work of the machine. An agent in this process makes the measured starts and
+reconciles, while nothing else sends requests to it. The program prints the CPU time of the whole process and
+the elapsed time.
 """
 
 import argparse
@@ -49,7 +49,7 @@ evict = 99%
 mode = preview
 """,
 }
-"""Sections of the agent's ini file. A round of the watermarks is made each second."""
+"""Sections of the agent's ini file. The agent evaluates watermarks each second."""
 
 GOALS = (
     "goals: 1 % of a core, 100 MB (100 guests); 20 ms a reconcile (200 guests); 50 ms from start to pinned"
@@ -58,7 +58,7 @@ GOALS = (
 
 @dataclass
 class AgentCost:
-    """Of a running agent, over ``seconds``."""
+    """The cost of a running agent over ``seconds``."""
 
     sampling: str
     guests: int
@@ -70,7 +70,7 @@ class AgentCost:
 
 @dataclass
 class ActionTimes:
-    """Milliseconds: CPU time and time on the clock, medians and the worst."""
+    """Median and largest CPU time and elapsed time of an action, in milliseconds."""
 
     guests: int
     cpu: float
@@ -79,7 +79,7 @@ class ActionTimes:
     clock_worst: float
 
     def text(self) -> str:
-        """The times in words."""
+        """Return the times in words."""
         return (
             f"{self.guests} guests: {self.cpu} ms of CPU time (worst {self.cpu_worst}),"
             f" {self.clock} ms on the clock (worst {self.clock_worst})"
@@ -92,7 +92,7 @@ def cpu_seconds(pid):
 
 
 def read_status(pid, name):
-    """A number of /proc/PID/status."""
+    """Return a number of /proc/PID/status."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1])
@@ -108,17 +108,17 @@ def measure_process(pid, seconds):
 
 
 def compute_options():
-    """Two CPUs of this machine, one to own and one to share; room for all guests."""
+    """Return options with a dedicated and a shared CPU of this machine, and room for all guests."""
     dedicated, shared = sorted(os.sched_getaffinity(0))[:2]
     sets = f"cpu_dedicated_set = {dedicated}\ncpu_shared_set = {shared}"
     return f"{sets}\n\n[DEFAULT]\ncpu_allocation_ratio = 1000"
 
 
 class WithGuests(System):
-    """The whole system, with guests that end with it, though they would go on without their agent."""
+    """The whole system with guests, which it stops at its end. Guests would outlive their agent."""
 
     def guests(self, method, **params):
-        """The answer of the agent to a question about guests."""
+        """Call a method of the agent about guests; return its answer."""
         return call_agent(self.folder / "agent" / "agent.sock", f"guest.{method}", params)
 
     def find_offers(self):
@@ -142,8 +142,10 @@ class WithGuests(System):
         self.call("PUT", f"/allocations/{consumer}", body=body)
 
     def __exit__(self, *exception):
-        """End all."""
-        with contextlib.suppress(DaemonUnreachableError, RequestError):  # without an agent there are none
+        """Stop the guests, then the system."""
+        with contextlib.suppress(
+            DaemonUnreachableError, RequestError
+        ):  # without an agent there are no guests
             for each in self.guests("list"):
                 # A guest that cannot be stopped must not keep the others running.
                 with contextlib.suppress(RequestError):
@@ -152,7 +154,7 @@ class WithGuests(System):
 
 
 def measure_agent(sampling, sections, guests, seconds):
-    """The cost of an agent with so many guests."""
+    """Return the cost of an agent with a number of guests."""
     with WithGuests() as system:
         system.configure_service()
         system.manage("db", "sync")
@@ -167,7 +169,7 @@ def measure_agent(sampling, sections, guests, seconds):
             system.claim_amounts(consumer, {zone: {"VCPU": 1}})
             system.guests("run", uuid=consumer, command=["sleep", "1000000"])
         pid = system.processes[AGENT].pid
-        time.sleep(min(seconds, 5))  # what the starts left to do is done
+        time.sleep(min(seconds, 5))  # until the agent has finished the work that follows the starts
         elapsed, percent, resident = measure_process(pid, seconds)
         return AgentCost(
             sampling,
@@ -180,7 +182,7 @@ def measure_agent(sampling, sections, guests, seconds):
 
 
 def measure_reconciles(guests, rounds):
-    """Starts of so many guests, and reconciles of all of them, by an agent in this process."""
+    """Return the times of starts of guests, and of reconciles of all of them, by an agent in this process."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         ini = Path(folder) / "agent.ini"
         ini.write_text(
@@ -220,13 +222,15 @@ def _summarise_times(guests, pairs):
 
 
 def main() -> int:
-    """Print what was measured."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--guests", type=int, default=100)
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="how long each kind of sampling is watched"
+        "--seconds", type=float, default=60.0, help="length of the measurement of each kind of sampling"
     )
-    parser.add_argument("--rounds", type=int, default=30, help="reconciles of twice as many guests")
+    parser.add_argument(
+        "--rounds", type=int, default=30, help="number of reconciles, with twice as many guests"
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="sections for the agent's ini file")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers there")
     args = parser.parse_args()

@@ -1,16 +1,12 @@
-"""What an agent costs that does everything: CPU time and memory beside 100 guests, all controllers at work.
+"""The cost of an agent with all controllers at work: CPU time and memory beside 100 guests.
 
-    python -m benchmarks.agent_everything                # a minute, after the guests have started
-    python -m benchmarks.agent_everything --guests 10 --seconds 5
-    python -m benchmarks.agent_everything --watermarks   # and with watermarks for CPU and memory, each second
-    python -m benchmarks.agent_everything --caches       # and with one that has counters read each second
-    python -m benchmarks.agent_everything --isolation    # and with guests on dedicated, quiet CPUs
-    python -m benchmarks.agent_everything --isolation --scrape 15   # and four scrapes a minute, not one
+    python -m benchmarks.agent_everything [--watermarks] [--caches]
+    python -m benchmarks.agent_everything --isolation [--scrape 15]
 
-Guests are processes that sleep, each in a group with limits of memory and block I/O, of a class with a CPU
-class, in a pool of CPUs, and counted in the cache; some have ways and a group of their own. The kernel's part
-is played by folders (:mod:`benchmarks.agent_on_fakes`), as no machine of ours has all of that: the time that
-a real kernel takes to answer is not in the numbers.
+Guests are sleeping processes. Each has a cgroup with limits of memory and block I/O, a class with a CPU
+class, a pool of CPUs, and counters of its cache use. Some have cache ways and a resctrl group of their own.
+Folders replace the kernel's files (:mod:`benchmarks.agent_on_fakes`), because no machine of ours has all
+these features. So the numbers lack the time that a real kernel takes to answer.
 """
 
 import argparse
@@ -30,7 +26,7 @@ from tests.compute_agent.resctrl import fake
 from tests.compute_agent.two_caches import two_caches
 
 OWN_WAYS = 6
-"""Guests with ways, bandwidth and a group of their own."""
+"""Number of guests with cache ways, bandwidth and a resctrl group of their own."""
 
 INI = """
 [host]
@@ -68,7 +64,7 @@ memory_high = 90
 
 
 SHARED_CPUS = 28
-"""Shared CPUs of a host with dedicated ones for each guest."""
+"""Number of shared CPUs of a host with dedicated CPUs for each guest."""
 
 ISOLATION = {
     "isolation, realtime, core scheduling and watermarks": SAMPLINGS["watermarks for CPU and memory"]
@@ -88,7 +84,7 @@ cpu_class = fast
 """
 }
 SCRAPE_SECONDS = 60.0
-"""Prometheus' own default for the time between two scrapes."""
+"""Prometheus' default for the time between two scrapes."""
 
 CACHES = {
     "a watermark for the cache": """
@@ -102,17 +98,17 @@ mode = preview
 
 
 class FileHost(WithGuests):
-    """A service, and an agent on files."""
+    """A service, and an agent on a host made of files."""
 
     options = ()
 
     @property
     def cgroup_folder(self):
-        """The folder of the guests' groups."""
+        """Return the folder of the guests' cgroups."""
         return self.folder / "host/sys/fs/cgroup/agent"
 
     def start_agent(self):
-        """As the installed one."""
+        """Start the agent on the files of the host, and wait for its first report."""
         command = [sys.executable, "-m", "benchmarks.agent_on_fakes", self.cgroup_folder, *self.options]
         with self.log(AGENT).open("ab") as log:
             self.processes[AGENT] = subprocess.Popen(
@@ -127,7 +123,7 @@ class FileHost(WithGuests):
 
 
 def make_host(root):
-    """Two CPUs, each with an L3 cache; 16 GiB; a disk; frequencies; resctrl."""
+    """Write a host with two CPUs, an L3 cache for each, 16 GiB, a disk, frequencies and resctrl."""
     xeon(root, cpus=2)
     files = two_caches() | {
         "sys/block/vda/dev": "254:0",
@@ -138,7 +134,9 @@ def make_host(root):
 
 
 def make_large_host(root, cpus):
-    """Two packages with an L3 cache each, one NUMA node, and all the work that a host has on its CPUs."""
+    """Write a host with two packages, an L3 cache for each, one NUMA node, and the usual work of a host on
+    its CPUs.
+    """
     xeon(root, cpus=cpus)
     half = cpus // 2
     files = two_caches() | {
@@ -193,7 +191,7 @@ def scrape_metrics(system, ended, interval):
 
 
 def guest_claims(system, guests):
-    """What each guest holds, by provider."""
+    """Yield a consumer for each guest, and the amounts that it claims, by provider and resource class."""
     offers = system.find_offers()
     uuids = {name: [provider["uuid"] for provider in providers] for name, providers in offers.items()}
     pool = next((each["uuid"] for each in offers["VCPU"] if "POOL" in each["name"]), "")
@@ -208,7 +206,7 @@ def guest_claims(system, guests):
 
 
 def measure_controllers(sections, guests, seconds, with_isolation, scrape_seconds=SCRAPE_SECONDS):
-    """The cost of an agent with so many guests."""
+    """Return the cost of an agent with a number of guests."""
     with FileHost() as system:
         host, cgroups = system.folder / "host", system.cgroup_folder
         cpus, ini_text = SHARED_CPUS + guests + guests % 2, INI
@@ -242,12 +240,12 @@ def measure_controllers(sections, guests, seconds, with_isolation, scrape_second
             system.guests("run", uuid=consumer, command=["sleep", "1000000"], **settings)
         shown = system.agent("status")
         if shown["pending_guests"] or shown["cache_control"] != "on":
-            raise RuntimeError(f"not all is in force: {shown}")
+            raise RuntimeError(f"some settings are not in force: {shown}")
         pid, ended = system.processes[AGENT].pid, threading.Event()
         if with_isolation:
             arguments = (system, ended, scrape_seconds)
             threading.Thread(target=scrape_metrics, args=arguments, daemon=True).start()
-        # Until what the starts left to do is done.
+        # until the agent has finished the work that follows the starts
         time.sleep(min(seconds, 60 if with_isolation else 12))
         if with_isolation:
             shown = system.agent("status")
@@ -260,12 +258,20 @@ def measure_controllers(sections, guests, seconds, with_isolation, scrape_second
 
 
 def main() -> int:
-    """Print what was measured."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--guests", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--watermarks", action="store_true", help="also with watermarks for CPU and memory")
-    parser.add_argument("--caches", action="store_true", help="also with a watermark for the cache")
+    parser.add_argument(
+        "--watermarks",
+        action="store_true",
+        help="also with watermarks for CPU and memory, each second",
+    )
+    parser.add_argument(
+        "--caches",
+        action="store_true",
+        help="also with a watermark that reads cache counters",
+    )
     parser.add_argument("--isolation", action="store_true", help="only guests on dedicated, quiet CPUs")
     parser.add_argument(
         "--scrape", type=float, default=SCRAPE_SECONDS, help="with --isolation: seconds between two scrapes"

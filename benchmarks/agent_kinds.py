@@ -1,13 +1,13 @@
-"""What each driver costs: CPU time and memory of an agent beside 100 guests of one kind, and of all kinds.
+"""The cost of each driver: CPU time and memory of an agent beside 100 guests of one kind, and of all kinds.
 
     python -m benchmarks.agent_kinds                     # each kind for a minute, then 20 guests of each
     python -m benchmarks.agent_kinds --kinds podman systemd --guests 10 --seconds 5
 
-Domains are QEMU processes of a libvirtd, which are paused. systemd, Podman and Docker are the fakes of the
-tests, in a process of their own, with real processes as guests. Each guest has an allocation of a CPU and
-64 MiB. Watermarks for CPU and memory work each second. The kernel's part is played by folders, as for
-:mod:`benchmarks.agent_everything`. The program also measures the time of additions in a loop, and scales the
-CPU time to a machine with 0.2 seconds for five million of them.
+Domains are paused QEMU processes of a libvirtd. A separate process runs the tests' fakes of systemd, Podman
+and Docker, with real processes as guests. Each guest has an allocation of a CPU and 64 MiB. The agent
+evaluates watermarks for CPU and memory each second. Folders replace the kernel's files, as in
+:mod:`benchmarks.agent_everything`. The program also measures the time of five million additions in a loop. It
+    scales the CPU time to a machine that takes 0.2 seconds for them.
 """
 
 import argparse
@@ -51,9 +51,10 @@ socket = {folder}/docker/engine.sock
 
 @dataclass
 class KindCost:
-    """Of a running agent; ``exchanges`` are the requests to the fakes in a minute.
+    """The cost of a running agent.
 
-    ``additions`` is the median CPU time of five million additions during the measurement.
+    ``exchanges`` is the number of requests to the fakes in a minute. ``additions`` is the median CPU time of
+    five million additions during the measurement.
     """
 
     kind: str
@@ -65,11 +66,11 @@ class KindCost:
 
     @property
     def scaled_percent(self) -> float:
-        """The CPU time on a machine with 0.2 seconds for the additions."""
+        """Return the CPU time on a machine with 0.2 seconds for the additions."""
         return self.cpu_percent * SCALE_SECONDS / self.additions
 
     def text(self) -> str:
-        """A row of a table."""
+        """Return a row of the table."""
         exchanges = "" if self.exchanges is None else f"{self.exchanges:.0f}"
         return (
             f"| {self.kind} | {self.guests} | {self.cpu_percent:.2f} % | {self.additions:.2f} s"
@@ -81,7 +82,7 @@ class MixedHost(FileHost):
     """A service, an agent on files, and the programs that run guests."""
 
     def start_fakes(self, uuids):
-        """Start the fakes with guests: the uuids by kind."""
+        """Start the fakes with guests, given as uuids by kind."""
         words = [f"{kind}={','.join(uuids[kind])}" for kind in FAKES if uuids.get(kind)]
         if words:
             command = [sys.executable, "-m", "benchmarks.kind_fakes", self.folder, *words]
@@ -91,7 +92,7 @@ class MixedHost(FileHost):
             self.wait("fakes", "start guests", (self.folder / "calls").exists, 300)
 
     def count_calls(self):
-        """The requests to the fakes so far; None without fakes."""
+        """Return the number of requests to the fakes so far, or None without fakes."""
         if "fakes" not in self.processes:
             return None
         return int((self.folder / "calls").read_text())
@@ -107,7 +108,9 @@ class MixedHost(FileHost):
 
 
 class SpeedProbe:
-    """Measures how fast this machine is meanwhile: other work on it also slows down the agent."""
+    """Measures the speed of this machine during another measurement, because other work also slows down the
+    agent.
+    """
 
     def __init__(self):
         self._seconds, self._ended = [], threading.Event()
@@ -115,7 +118,7 @@ class SpeedProbe:
         self._thread.start()
 
     def take_median(self):
-        """End, and return the median CPU time of five million additions."""
+        """Stop, and return the median CPU time of five million additions."""
         self._ended.set()
         self._thread.join()
         return statistics.median(self._seconds)
@@ -128,7 +131,7 @@ class SpeedProbe:
 
 
 class FakeProcStat:
-    """The CPU times in a file that stands for /proc/stat, of a host that is idle, or busy all the time."""
+    """A file in place of /proc/stat, for a host that is always idle or always busy."""
 
     def __init__(self, path, busy):
         self._path, self._busy = path, busy
@@ -139,7 +142,7 @@ class FakeProcStat:
         self._thread.start()
 
     def stop(self):
-        """Write no more."""
+        """Stop writing the file."""
         self._ended.set()
         self._thread.join()
 
@@ -158,7 +161,7 @@ class FakeProcStat:
 
 
 def measure_kinds(name, kinds, guests, seconds, settle=75.0, sections="", busy=False):
-    """The cost of an agent with so many guests of each kind.
+    """Return the cost of an agent with a number of guests of each kind.
 
     :param busy: whether all CPUs of the host are busy.
     """
@@ -186,7 +189,7 @@ def measure_kinds(name, kinds, guests, seconds, settle=75.0, sections="", busy=F
             libvirtd.start()
             ini += f"\n[libvirt]\nuri = {libvirtd.uri}\n"
             for one in uuids["libvirt"]:
-                # A processor without anything to boot does not rest.
+                # a virtual CPU without a boot medium would not be idle
                 libvirtd.connection.createXML(
                     libvirtd.xml(one, vcpus=1), libvirtd.libvirt.VIR_DOMAIN_START_PAUSED
                 )
@@ -197,7 +200,7 @@ def measure_kinds(name, kinds, guests, seconds, settle=75.0, sections="", busy=F
         for one in uuids.get("process", ()):
             system.guests("run", uuid=one, command=["sleep", "1000000"])
         _wait_for_guests(system, set(consumers), 120)
-        # Until what the starts left to do is done: the next report reads the owners of new allocations.
+        # until the agent has finished its starts: the next report reads the owners of new allocations
         time.sleep(settle)
         pid, calls = system.processes[AGENT].pid, system.count_calls()
         probe = SpeedProbe()
@@ -239,7 +242,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--plain", action="store_true", help="without watermarks")
     parser.add_argument(
-        "--busy", action="store_true", help="a host above half of its watermarks, which measure guests then"
+        "--busy",
+        action="store_true",
+        help="a host above half of its watermarks, so that these measure guests",
     )
     args = parser.parse_args()
     sections = "" if args.plain else SAMPLINGS["watermarks for CPU and memory"]

@@ -1,14 +1,13 @@
-"""The agent on a host whose cgroups and resctrl are folders that behave like the kernel's.
+"""The agent on a host with folders in place of cgroups and resctrl. They behave like those of the kernel.
 
     python -m benchmarks.agent_on_fakes CGROUPS --config-file FILE run
     python -m benchmarks.agent_on_fakes CGROUPS --all-cpus --config-file FILE run
     python -m benchmarks.agent_on_fakes CGROUPS --peers FOLDER --config-file FILE run
 
-The option ``--all-cpus`` is for a host with CPUs that this machine lacks, ``--peers`` for one with the guests
-of :mod:`benchmarks.kind_fakes`.
-
-For :mod:`benchmarks.agent_everything` and :mod:`benchmarks.agent_kinds`. What is read is read from files as
-ever; what is written costs more than a kernel's file does, and is written when guests start.
+The option ``--all-cpus`` is for a host with CPUs that this machine lacks, ``--peers`` for a host with the
+guests of :mod:`benchmarks.kind_fakes`. The programs :mod:`benchmarks.agent_everything` and
+:mod:`benchmarks.agent_kinds` start it. Reading a file costs as much as usual. Writing one, which the agent
+    does when guests start, costs more than a file of the kernel.
 """
 
 import contextlib
@@ -34,91 +33,97 @@ COUNTERS = {
     "memory.stat": "".join(f"{name} 4096\n" for name in ("anon", "file", "kernel", "shmem"))
     + "".join(f"counter_{number} 0\n" for number in range(55)),
 }
-"""Files of a group that the kernel has and the fakes of the tests have not; memory.stat has some 60 lines."""
+"""Files of a cgroup that the fakes of the tests lack. The kernel's memory.stat has some 60 lines."""
 
 
 class PlainPatch:
-    """What the fakes need of pytest, without its memory."""
+    """Sets attributes for the fakes like pytest's monkeypatch, but never restores them."""
 
     setattr = staticmethod(setattr)
 
 
 def add_process(group, pid):
-    """As the kernel: a process in a group is in its cgroup.procs."""
+    """Add a process to the ``cgroup.procs`` of a group, as the kernel does."""
     with open(group.folder / "cgroup.procs", "a") as file:
         file.write(f"{pid}\n")
 
 
 class LockedResctrl(FakeResctrl):
-    """The kernel does one thing after the other; the agent's threads write at the same time."""
+    """A fake of resctrl with a lock. The kernel serialises accesses, and threads of the agent write
+    concurrently.
+    """
 
     lock = threading.RLock()
 
     def write_file(self, path, text):
-        """One at a time."""
+        """Write a file with the lock held."""
         with self.lock:
             super().write_file(path, text)
 
     def make_folder(self, path):
-        """One at a time."""
+        """Create a folder with the lock held."""
         with self.lock:
             super().make_folder(path)
 
     def remove_folder(self, path):
-        """One at a time."""
+        """Remove a folder with the lock held."""
         with self.lock:
             super().remove_folder(path)
 
 
 class FileMasks(MaskReader):
-    """Affinities of the kernel's threads are written into files as well."""
+    """Writes affinities of the kernel's threads also to files."""
 
     def bind_thread(self, thread, cpus):
-        """As the kernel shows it."""
+        """Write the affinity of a thread in the format of the kernel."""
         text = f"Cpus_allowed_list:\t{cpuset.format(cpus)}"
         kernel_files.write_text(f"{self.root}/proc/{thread}/status", text)
 
 
 class TableAffinity:
-    """Affinities in memory, as this machine has fewer CPUs; each answer costs the kernel's call as well."""
+    """Affinities in memory, because this machine has fewer CPUs. Each access also calls the kernel, to cost
+    as much.
+    """
 
     def __init__(self):
         self._table, self._read = {}, os.sched_getaffinity
         os.sched_getaffinity, os.sched_setaffinity = self.read, self.write
 
     def read(self, pid):
-        """The CPUs of a thread."""
+        """Return the CPUs of a thread."""
         found = self._read(pid)
         return self._table.get(pid, found)
 
     def write(self, pid, cpus):
-        """Set them."""
+        """Set the CPUs of a thread."""
         self._read(pid)
         self._table[pid] = frozenset(cpus)
 
 
 class TableCookies(KernelCookies):
-    """Cookies in memory, as this kernel may have none; each answer costs the kernel's call as well."""
+    """Cookies in memory, because this kernel may lack them. Each read also calls the kernel, to cost as
+    much.
+    """
 
     def __init__(self):
         self._table = {}
 
     def clear_own_cookie(self):
-        """The agent has none."""
+        """Do nothing: the agent has no cookie."""
 
     def read_cookie(self, tid):
-        """The cookie of a thread."""
+        """Return the cookie of a thread."""
         with contextlib.suppress(CookieError, NoSiblingsError):
             super().read_cookie(tid)
         return self._table.get(tid, 0)
 
     def create_cookie(self, pid):
-        """Give one to all threads of a process."""
+        """Set one cookie for all threads of a process."""
         self._table.update(dict.fromkeys(procfs.thread_ids(pid), pid))
 
 
 def have_all_cpus():
-    """Isolation, core scheduling and pins on CPUs that this machine lacks."""
+    """Allow isolation, core scheduling and pins on CPUs that this machine lacks."""
     TableAffinity()
     configured_host.MaskReader = configured_controllers.MaskReader = FileMasks
     configured_controllers.KernelCookies = TableCookies
@@ -127,7 +132,7 @@ def have_all_cpus():
 
 
 def use_peers(folder):
-    """Containers of fake engines: the paths of their groups are in files, and groups move their processes."""
+    """Read the paths of fake containers' cgroups from files, and apply a written cpuset to the processes."""
 
     real_path = procfs.cgroup_path
 

@@ -1,12 +1,12 @@
-"""What single switches of the agent add to its CPU time, beside 100 guests: memory, metrics and neighbours.
+"""The CPU time that single switches of the agent add beside 100 guests: memory, metrics and neighbours.
 
     python -m benchmarks.agent_switches                      # some fifteen minutes
     python -m benchmarks.agent_switches --guests 10 --seconds 5
 
-One host runs the same guests for all rows, and the agent starts again for each. Each row is measured between
-two measurements of the row that it is compared with, as the speed of this machine changes: only compare the
-rows of one run. The kernel's part is played by folders (:mod:`benchmarks.agent_on_fakes`), so that the time
-that a real kernel takes for its answers, such as for a reclaim, is not in the numbers.
+One host runs the same guests for all rows. The agent starts again for each row. The program measures each row
+between two measurements of its base row, because the speed of this machine changes. So only compare the rows
+of one run. Folders replace the kernel's files (:mod:`benchmarks.agent_on_fakes`). The numbers lack the time
+that a real kernel takes to answer, such as for a reclaim.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SCRAPE_SECONDS: Final = 15.0
 """Seconds between two scrapes."""
 
 START_SECONDS: Final = 180.0
-"""Maximum seconds until an agent has reported."""
+"""Maximum seconds until the first report of an agent."""
 
 SWAPS: Final = "Filename\tType\tSize\tUsed\tPriority\n/dev/vda2\tpartition\t8388604\t0\t-2\n"
 
@@ -66,9 +66,9 @@ def _reclaim_sections(threshold: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AgentSwitch:
-    """A row: the sections of the agent's file, and the row that it adds to.
+    """A row of the table: sections of the agent's file, and the row on which it is based.
 
-    :ivar scraped: whether metrics are read each ``SCRAPE_SECONDS``.
+    :ivar scraped: whether the program reads the metrics each ``SCRAPE_SECONDS``.
     """
 
     name: str
@@ -119,12 +119,12 @@ SWITCHES: Final = (
 
 
 class SwitchedHost(FileHost):
-    """A host with guests whose agent gets one configuration after the other."""
+    """A host with guests. Its agent starts with one configuration after the other."""
 
     def wait(
         self, script: str, verb: str, condition: Callable[[], bool], seconds: float = START_SECONDS
     ) -> None:
-        """Wait longer, as an agent with many guests starts slowly on a busy machine."""
+        """Wait longer than usual, because an agent with many guests starts slowly on a busy machine."""
         super().wait(script, verb, condition, seconds)
 
     def start_guests(self, guests: int) -> None:
@@ -139,7 +139,7 @@ class SwitchedHost(FileHost):
         self.write_sections("")
         self.start_agent()
         for consumer, held in guest_claims(self, guests):
-            # Enough for a probe of the smallest size, and for all guests on this host.
+            # 128 MB allow a probe of the smallest size, and fit for all guests on this host
             held = {
                 one: {name: 128 if name == "MEMORY_MB" else amount for name, amount in amounts.items()}
                 for one, amounts in held.items()
@@ -150,14 +150,14 @@ class SwitchedHost(FileHost):
                 (self.cgroup_folder / f"guest-{consumer}" / name).write_text(text)
 
     def write_sections(self, sections: str) -> None:
-        """Write the agent's file."""
+        """Write the agent's file with these sections."""
         sets = "cpu_dedicated_set = 0\ncpu_shared_set = 1"
         self.configure_agent(f"{sets}\n\n[DEFAULT]\ncpu_allocation_ratio = 1000")
         with self.agent_ini.open("a") as ini:
             ini.write(INI.format(host=self.folder / "host", cgroups=self.cgroup_folder) + sections)
 
     def measure_switch(self, switch: AgentSwitch, settle: float, seconds: float) -> tuple[float, float]:
-        """Percent of a core that an agent takes, and its resident MB."""
+        """Return the agent's CPU time in percent of a core, and its resident MB."""
         self.stop(AGENT)
         self.write_sections(switch.sections)
         self.start_agent()
@@ -171,11 +171,11 @@ class SwitchedHost(FileHost):
 
 
 def main() -> int:
-    """Print the table."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--guests", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=45.0)
-    parser.add_argument("--rows", type=int, nargs="+", help="only these rows, from 1")
+    parser.add_argument("--rows", type=int, nargs="+", help="numbers of the rows to measure, from 1")
     parser.add_argument("--settle", type=float, default=15.0, help="seconds before each measurement")
     args = parser.parse_args()
     by_name = {switch.name: switch for switch in SWITCHES}

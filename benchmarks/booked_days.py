@@ -1,9 +1,9 @@
 """Two weeks of a cloud with bookings, simulated for three ways to book: ``python -m benchmarks.booked_days``.
 
-The same bookings and guests, made at random from each seed, meet the same hosts: with windows of this
-service, with reservations of this service that hold their room from the booking on, and with Blazar's
-algorithm on a part of the hosts that only bookings may use. The service runs in this process on SQLite, and
-the simulation moves its clock. ``booked_days.md`` describes the results.
+The program makes random bookings and guests from each seed. Each way to book gets the same bookings, guests
+and hosts: windows of this service, reservations of this service that hold their room from the booking on, and
+Blazar's algorithm. For Blazar's algorithm a part of the hosts is only for bookings. The service runs in this
+process on SQLite, and the simulation moves its clock. ``booked_days.md`` describes the results.
 """
 
 import argparse
@@ -31,7 +31,7 @@ TICK: Final = 900
 HOUR: Final = 3600
 DAY: Final = 24 * HOUR
 MIN_DURATION: Final = HOUR
-"""Seconds for which each preemptible guest wants to keep its room, unless it is short itself."""
+"""Seconds for which each preemptible guest keeps its room, unless the guest is shorter."""
 _SIZES: Final = (16, 32, 32, 64)
 """VCPU of the hosts, in turn."""
 _FENCE: Final = "CUSTOM_FOR_BOOKINGS"
@@ -39,8 +39,9 @@ _FENCE: Final = "CUSTOM_FOR_BOOKINGS"
 
 
 class DemandKind(StrEnum):
-    """Kinds of demand: for a later time, or from now on until a time that the service learns, or does not, or
-    chooses.
+    """Kinds of demand: a booking for a later time, and three kinds of guests that start immediately.
+
+    The service learns the end of a guest, does not learn it, or chooses it.
     """
 
     BOOKING = "bookings"
@@ -51,7 +52,7 @@ class DemandKind(StrEnum):
 
 @dataclass(frozen=True)
 class CloudDemand:
-    """VCPUs of one host that a user asks for at one time, for another time; in seconds."""
+    """A demand of a user for VCPUs of one host. Times are in seconds."""
 
     name: str
     kind: DemandKind
@@ -62,7 +63,7 @@ class CloudDemand:
 
     @property
     def min_duration(self) -> int:
-        """The seconds for which a preemptible guest keeps its room."""
+        """Return the seconds for which a preemptible guest keeps its room."""
         return min(MIN_DURATION, (self.end - self.begin) // 2)
 
     def vcpu_hours(self, seconds: int) -> float:
@@ -78,17 +79,17 @@ class HostDemands:
     served: dict[str, CloudDemand] = field(default_factory=dict)
 
     def used_at(self, now: int) -> int:
-        """Return the sum at one instant."""
+        """Return the sum of VCPUs at an instant."""
         return sum(each.cpus for each in self.served.values() if each.begin <= now < each.end)
 
     def peak_use(self, begin: int, end: float) -> int:
-        """Return the largest sum in a time, of the demands that begin in it or before."""
+        """Return the largest sum in an interval, over the demands that begin in it or before."""
         inside = [each for each in self.served.values() if each.begin < end and begin < each.end]
         instants = {begin, *(each.begin for each in inside if each.begin > begin)}
         return max(sum(e.cpus for e in inside if e.begin <= instant < e.end) for instant in instants)
 
     def promised_after(self, now: int) -> int:
-        """Return the largest sum of the demands that begin later."""
+        """Return the largest sum of the demands that begin after an instant."""
         later = {name: each for name, each in self.served.items() if each.begin > now}
         return HostDemands(self.cpus, later).peak_use(now, float("inf"))
 
@@ -112,7 +113,7 @@ class MovedService:
         return time.time() - self._began + self._skipped
 
     def pass_until(self, instant: int) -> None:
-        """Move the clock to a time, unless the program itself has taken longer."""
+        """Move the clock to an instant, unless the program itself has taken longer."""
         # whole seconds, so that stored times keep the milliseconds that answers show
         missing = math.ceil(instant - self._simulated_time())
         if missing > 0:
@@ -120,7 +121,7 @@ class MovedService:
             self._skipped += missing
 
     def format_time(self, instant: float) -> str:
-        """Return a simulated time as the API takes it."""
+        """Return a simulated time in the format of the API."""
         return iso(time.time() + instant - self._simulated_time())
 
     def post_request(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
@@ -130,7 +131,7 @@ class MovedService:
         return None if answer.status_code == 409 else json.loads(answer.data)
 
     def tick_of(self, text: str) -> int:
-        """Return the simulated time of an answer, which is a whole number of ticks."""
+        """Return the simulated time of a text in an answer, in whole ticks."""
         instant = datetime.fromisoformat(text).timestamp() - time.time() + self._simulated_time()
         return TICK * round(instant / TICK)
 
@@ -149,7 +150,7 @@ class BookingMethod:
         self.service = service
         self._guest_query = guest_query
         self._consumers: dict[str, str] = {}
-        #: the earlier ends of guests that the service has chosen since the last call of ``take_ends``
+        #: the ends of guests that the service has chosen since the last call of ``take_ends``
         self._ends: dict[str, int] = {}
 
     def start(self, guest: CloudDemand) -> str | None:
@@ -171,7 +172,7 @@ class BookingMethod:
         return self.service.host_of(made["allocations"])
 
     def take_ends(self) -> dict[str, int]:
-        """Return the ends of preemptible guests that the service has chosen since the last call, by name."""
+        """Return the ends that the service has chosen for preemptible guests since the last call, by name."""
         found, self._ends = self._ends, {}
         return found
 
@@ -182,7 +183,7 @@ class BookingMethod:
             self._ends[names[each]] = self.service.tick_of(shown["ends_at"])
 
     def stop(self, guest: CloudDemand) -> None:
-        """Release the resources of a guest, unless the service does so at the end that it learnt."""
+        """Release the resources of a guest, unless the service does so at an end that it knows."""
         consumer = self._consumers.pop(guest.name)
         if guest.kind is DemandKind.WITHOUT_END:
             self.service.admin("DELETE", f"/allocations/{consumer}")
@@ -192,12 +193,12 @@ class BookingMethod:
         raise NotImplementedError
 
     def begin_booking(self, booking: CloudDemand) -> bool:
-        """Use a booking as a whole; return whether its room was there."""
+        """Use a whole booking; return whether its room was free."""
         raise NotImplementedError
 
 
 class ReservedRoom(BookingMethod):
-    """Bookings are reservations of this service: windows, or held from the booking on."""
+    """Bookings as reservations of this service: windows, or reservations that hold their room immediately."""
 
     def __init__(self, service: MovedService, *, holds_at_once: bool) -> None:
         super().__init__(service)
@@ -229,9 +230,9 @@ class ReservedRoom(BookingMethod):
 
 
 class FencedHosts(BookingMethod):
-    """Blazar's algorithm: a booking gets the first of its hosts that is free in the whole time.
+    """Blazar's algorithm: a booking gets the first of its hosts that is free for the whole time.
 
-    Blazar sweeps the amounts of each host between begin and end, in the order of its database; its default
+    Blazar sweeps the amounts of each host between begin and end, in the order of its database. Its default
     cleaning time is 0. Guests get the other hosts.
     """
 
@@ -253,7 +254,7 @@ class FencedHosts(BookingMethod):
 
 @dataclass
 class DaysResult:
-    """Sums of VCPU-hours over the simulated time: asked and served by kind, and those of the cloud."""
+    """Sums of VCPU-hours over the simulated time: demands by kind, and the whole cloud."""
 
     capacity: float = 0.0
     used: float = 0.0
@@ -266,13 +267,15 @@ class DaysResult:
     preempted: int = 0
 
     def served_shares(self) -> list[float]:
-        """Return the served shares of all kinds, then the used share of the cloud and the lent promises."""
+        """Return the served share of each kind, then the used share of the cloud and the lent share of the
+        promises.
+        """
         kinds = [self.served[kind] / self.asked[kind] if self.asked[kind] else 0.0 for kind in DemandKind]
         return [*kinds, self.used / self.capacity, self.lent / self.promised]
 
 
 class CloudDays:
-    """The simulation of one method: demands that arrive, begin and end, tick by tick."""
+    """The simulation of one method. Demands arrive, begin and end, tick by tick."""
 
     def __init__(self, method: BookingMethod, hosts: dict[str, int], seconds: int) -> None:
         self.result = DaysResult()
@@ -289,7 +292,7 @@ class CloudDays:
         for each in demands:
             arrivals[each.asked_at].append(each)
         for now in range(0, self._seconds, TICK):
-            # the clock passes the instant, so that the service has released what ends at it
+            # the clock passes the instant, so that the service has released the claims that end then
             self._method.service.pass_until(now + 1)
             for name in self._ends.pop(now, ()):
                 self._end_demand(name, now)
@@ -317,14 +320,14 @@ class CloudDays:
         for name, end in self._method.take_ends().items():
             served = self._hosts[self._places[name]].served
             self.result.preempted += name != demand.name
-            # a guest that has less than it was promised
+            # a guest that ends before its promised duration
             self.result.broken += end < served[name].begin + self._kept[name]
             served[name] = replace(served[name], end=end)
             self._ends[end].append(name)
 
     def _end_demand(self, name: str, now: int) -> None:
         place = self._places.get(name)
-        # a preemptible guest may have got an earlier end since
+        # the service may have chosen an earlier end for a preemptible guest
         if place is None or self._hosts[place].served[name].end > now:
             return
         del self._places[name]
@@ -346,10 +349,10 @@ class CloudDays:
 
 
 def make_demands(rng: random.Random, kind: DemandKind, seconds: int, hours: float) -> list[CloudDemand]:
-    """Return demands that arrive at random, and want a sum of VCPU-hours inside the time.
+    """Return random demands with a given sum of VCPU-hours inside the simulated time.
 
-    Bookings begin two days ahead on average, and take 4 to 32 VCPU for a median of 13 hours. Guests take
-    1 to 8 VCPU for a median of 8 hours; one of 20 takes two days or more.
+    Bookings begin two days ahead on average, and take 4 to 32 VCPU for a median of 13 hours. Guests take 1 to
+    8 VCPU for a median of 8 hours; one of 20 takes two days or more.
     """
     is_booking = kind is DemandKind.BOOKING
     made, missing = list[CloudDemand](), hours

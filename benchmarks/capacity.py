@@ -1,6 +1,7 @@
-"""What it costs to count the capacity of 10,000 hosts: ``python -m benchmarks.capacity``.
+"""The cost of counting the guests that fit on 10,000 hosts: ``python -m benchmarks.capacity``.
 
-As ``benchmarks.explaining``: the read model alone, in this process, with every inventory used at random.
+Like ``benchmarks.explaining``, it uses the read model alone, in this process, with random use of each
+inventory.
 """
 
 import argparse
@@ -44,7 +45,7 @@ def main() -> None:
     top = argparse.ArgumentParser(prog="python -m benchmarks.capacity", description=__doc__)
     top.add_argument("--world", choices=tuple(ASKED), help="default: all")
     top.add_argument("--trees", type=int, default=10_000, help="default: %(default)s")
-    top.add_argument("--count", type=int, default=20, help="how many of each; default: %(default)s")
+    top.add_argument("--count", type=int, default=20, help="number of counts of each; default: %(default)s")
     options = top.parse_args()
     for world in [options.world] if options.world else ASKED:
         snapshot = used_at_random(WORLDS[world], options.trees, random.Random(1))

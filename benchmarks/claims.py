@@ -1,10 +1,9 @@
-"""How long claims take, one by one: ``python -m benchmarks.claims``.
+"""The time of claims in one call: ``python -m benchmarks.claims``.
 
-``POST /ext/v1/claims`` by clients each of which waits for its answer before it asks again, at 10,000 hosts of
-``nested``: claims a second, what half of the answers, 95 and 99 of 100 stay within, the longest, and the CPU
-of the workers for one. Another checkout of this service may be measured beside this one, in turns, on a
-database of its own in the same server: on a machine that others use, too, that and the CPU say more than the
-clock.
+Each client sends ``POST /ext/v1/claims`` again as soon as it has its answer, at 10,000 hosts of the world
+``nested``. The program prints claims a second, percentiles of the times, the longest time, and the workers'
+CPU time for a claim. It can also measure another checkout in turns, on a database of its own in the same
+server. On a machine with other work, turns and CPU time say more than elapsed time.
 """
 
 import argparse
@@ -17,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.clients import ClientPool
-from benchmarks.loading import load_directly
 from benchmarks.queries import SCHEDULING
 from benchmarks.servers import Ours, create_database_server
+from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS
 from placement.db import migration
 from tests import databases
@@ -30,7 +29,7 @@ _TURNS = 4
 
 
 class _OtherCheckout(Ours):
-    """The service as another folder has it."""
+    """The service of the code in another folder."""
 
     def __init__(self, home: Path, url: str, folder: Path, workers: int, threads: int) -> None:
         super().__init__(url, folder, workers, threads)
@@ -42,7 +41,9 @@ class _OtherCheckout(Ours):
 
 @dataclass
 class _ClaimSide:
-    """One service, and what was measured of it; the milliseconds are of answers, and of CPU of all turns."""
+    """One service and its measurements: milliseconds of each answer, and milliseconds of CPU time of all
+    turns.
+    """
 
     service: Ours
     milliseconds: list[float] = field(default_factory=list)
@@ -51,7 +52,7 @@ class _ClaimSide:
     answers: Counter[str] = field(default_factory=Counter)
 
     def take_turn(self, crew: ClientPool, seconds: float) -> None:
-        """Claim for so long, and give all of it back."""
+        """Claim for some seconds, then release all claims."""
         cpu = self.service.cpu_seconds()
         done = crew.claim_found(self.service.port, _FLAVOURS, seconds)
         self.cpu += 1000 * (self.service.cpu_seconds() - cpu)
@@ -62,7 +63,7 @@ class _ClaimSide:
         crew.release(self.service.port, [consumer for each in done for consumer in each.consumers])
 
     def describe(self) -> str:
-        """All of it on one line."""
+        """Return all results in one line."""
         if not self.milliseconds:
             return f"no claim succeeded: {dict(self.answers)}"
         times = sorted(self.milliseconds)
@@ -82,7 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     top.add_argument("--database", choices=databases.KINDS, default="postgresql", help="default: %(default)s")
     top.add_argument("--trees", type=int, default=10_000, help="default: %(default)s")
     top.add_argument("--clients", type=int, nargs="+", default=(1, 8), help="default: 1 and 8")
-    top.add_argument("--seconds", type=float, default=10.0, help="of each; default: %(default)s")
+    top.add_argument(
+        "--seconds", type=float, default=10.0, help="seconds of each number of clients; default: %(default)s"
+    )
     top.add_argument("--workers", type=int, default=2, help="default: %(default)s")
     top.add_argument("--threads", type=int, default=4, help="of each worker; default: %(default)s")
     top.add_argument("--beside", type=Path, metavar="FOLDER", help="another checkout, measured in turns")
@@ -97,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             load_directly(url, WORLDS["nested"], options.trees)
             service = _OtherCheckout(home, url, Path(folder), options.workers, options.threads)
             services[home] = stack.enter_context(service)
-        with ClientPool(4 * options.workers) as crew:  # so many that each worker reads its model
+        with ClientPool(4 * options.workers) as crew:  # enough clients that each worker reads its model
             for service in services.values():
                 crew.warm_up(service.port)
                 _ClaimSide(service).take_turn(crew, min(_WARMING, options.seconds))

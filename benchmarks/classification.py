@@ -1,11 +1,11 @@
-"""What classification costs: 200 guests by 40 rules, at a reload and at the events of a busy host.
+"""The cost of classification: 200 guests by 40 rules, at a reload and at the events of a busy host.
 
     python -m benchmarks.classification                       # 40 rules, 200 guests
     python -m benchmarks.classification --rules 400 --events 60
 
-Guests have what Nova 34 writes into a domain, and the rule that matches is the last one of all: the worst
-case. CPU time is that of this process. A guest is resolved when it starts, when its domain or what it holds
-changes, and at each reload. The goal is 0.1 % of a core.
+Guests have the metadata that Nova 34 writes into a domain. Only the last rule matches, which is the worst
+case. CPU time is that of this process. The agent resolves a guest when the guest starts, when its domain or
+its allocation changes, and at each reload. The goal is 0.1 % of a core.
 """
 
 import argparse
@@ -20,7 +20,7 @@ RELOADS_PER_HOUR = 4
 
 
 def build_rules(count):
-    """Rules of several matches each, of which only the last is about the guests."""
+    """Return rules with several matches each. Only the last rule matches the guests."""
     rules = [
         make_rule(
             f"rule{number}",
@@ -39,7 +39,7 @@ def build_rules(count):
 
 
 def build_guest(number):
-    """The facts of a domain as Nova defines it."""
+    """Return the facts of a domain as Nova defines it."""
     specs = {f"hw:key{each}": str(each) for each in range(8)} | {"hw:cpu_policy": "dedicated"}
     return GuestFacts(
         "libvirt",
@@ -61,7 +61,7 @@ def build_guest(number):
 
 
 def measure_pass(policy, guests, rounds):
-    """The median of the CPU seconds that resolving all guests takes."""
+    """Return the median of the CPU seconds for resolving all guests."""
     taken = []
     for _ in range(rounds):
         since = time.process_time()

@@ -1,8 +1,8 @@
-"""Clients that are processes of their own, each with one persistent connection.
+"""Clients as separate processes, each with one persistent connection.
 
-A client does as little as a client can: requests are made up before the clock
-starts, and answers are parsed only where the next request depends on them. Its
-CPU time is measured, so that what the clients take from the machine is known.
+A client does little while the clock runs: it builds its requests before the start, and parses an answer only
+if the next request depends on it. The program measures the CPU time of the clients, because they share the
+machine with the services.
 """
 
 import json
@@ -22,7 +22,7 @@ from benchmarks.http import CLAIM_OWNER, NoAnswer, RequestRefused, ServiceConnec
 from benchmarks.worlds import WorldProvider, random_uuid
 
 FLAT_GUEST: Final = {"VCPU": 1, "MEMORY_MB": 32, "DISK_GB": 1}
-_MADE_UP: Final = 4000  # claims a client prepares before it starts
+_MADE_UP: Final = 4000  # claims that a client prepares before its start
 _ATTEMPTS: Final = 20
 _DATABASE_ERROR: Final = re.compile(r"\(\w+\.\w+\) [^\n\[]{1,80}")
 _QUOTED: Final = re.compile(r"'[^']*'")
@@ -30,10 +30,10 @@ _QUOTED: Final = re.compile(r"'[^']*'")
 
 @dataclass
 class ClientWork:
-    """What one client did: answers by their status, seconds (by the clock, of its CPU), consumers it made.
+    """The work of one client: answers by status, elapsed seconds, seconds of CPU time, and created consumers.
 
-    ``hosts`` are where these consumers are, in their order, as far as that is known; ``latencies`` the
-    seconds that each success took.
+    ``hosts`` are the known hosts of these consumers, in the same order. ``latencies`` are the seconds of each
+    success.
     """
 
     answers: Counter[str] = field(default_factory=Counter)
@@ -45,36 +45,36 @@ class ClientWork:
 
     @property
     def success_count(self) -> int:
-        """How many answers were successes."""
+        """Return the number of successful answers."""
         return _count_successes(self.answers)
 
     @property
     def success_rate(self) -> float:
-        """Successes per second."""
+        """Return the successes per second."""
         return self.success_count / self.seconds if self.seconds else 0.0
 
 
 @dataclass
 class WorkTally:
-    """What all clients of one side did in all repeats."""
+    """The work of all clients of one side in all repeats."""
 
     answers: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     cpu_seconds: float = 0.0
 
     def add(self, work: Sequence[ClientWork]) -> None:
-        """Count what the clients did at the same time."""
+        """Add the work of clients that ran at the same time."""
         self.answers += sum((each.answers for each in work), Counter())
         self.seconds += max(each.seconds for each in work)
         self.cpu_seconds += sum(each.cpu_seconds for each in work)
 
     @property
     def success_count(self) -> int:
-        """How many answers were successes."""
+        """Return the number of successful answers."""
         return _count_successes(self.answers)
 
     def describe(self) -> dict[str, Any]:
-        """For the notes of a result."""
+        """Return the notes of a result."""
         done = self.success_count
         return {
             "answers": {status: count for status, count in self.answers.items() if count},
@@ -84,54 +84,54 @@ class WorkTally:
 
 
 class ClientPool:
-    """A number of client processes; use as a context manager."""
+    """A number of client processes, as a context manager."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("fork"))
 
     def __enter__(self) -> "ClientPool":
-        list(self._pool.map(time.sleep, [0.02] * self.count))  # all processes are there
+        list(self._pool.map(time.sleep, [0.02] * self.count))  # starts all processes
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._pool.shutdown()
 
     def warm_up(self, port: int) -> None:
-        """Let every client ask for something small, so that all workers are likely to have answered."""
+        """Send small requests with each client, so that probably all workers have answered."""
         self._run_all(_warm_up, [(port,)] * self.count)
 
     def claim_resources(
         self, port: int, hosts: Sequence[str], seconds: float, resources: Mapping[str, int] = FLAT_GUEST
     ) -> list[ClientWork]:
-        """Let every client claim on random ones of the hosts for so many seconds."""
+        """Claim with each client on random hosts for some seconds."""
         return [future.result() for future in self.begin_claims(port, hosts, seconds, resources)]
 
     def begin_claims(
         self, port: int, hosts: Sequence[str], seconds: float, resources: Mapping[str, int]
     ) -> "list[Future[ClientWork]]":
-        """As :meth:`claim_resources`, without waiting for the end."""
+        """Begin the claims of :meth:`claim_resources`, without waiting for the end."""
         return [
             self._pool.submit(_claim_resources, port, seed, hosts, seconds, resources)
             for seed in self._random_seeds()
         ]
 
     def schedule_guests(self, port: int, queries: Sequence[str], seconds: float) -> list[ClientWork]:
-        """Let every client put a random query and claim a random one of the candidates, again and again."""
+        """Send a random query with each client and claim a random candidate, repeatedly for some seconds."""
         return self._run_all(
             _schedule_guests, [(port, seed, queries, seconds) for seed in self._random_seeds()]
         )
 
     def claim_found(self, port: int, queries: Sequence[str], seconds: float) -> list[ClientWork]:
-        """Let every client have candidates of a random query claimed in one call, again and again."""
+        """Claim with each client candidates of a random query in one call, repeatedly for some seconds."""
         return self._run_all(_claim_found, [(port, seed, queries, seconds) for seed in self._random_seeds()])
 
     def release(self, port: int, consumers: Sequence[str]) -> list[ClientWork]:
-        """Share out the consumers among the clients, who give back what these hold."""
+        """Divide the consumers among the clients, and delete their allocations."""
         return self._run_all(_release, [(port, consumers[n :: self.count]) for n in range(self.count)])
 
     def ask_repeatedly(self, port: int, path: str, seconds: float) -> list[ClientWork]:
-        """Let every client put one question again and again for so many seconds."""
+        """Send one request with each client, repeatedly for some seconds."""
         return self._run_all(_ask_repeatedly, [(port, path, seconds)] * self.count)
 
     def migrate_guests(
@@ -141,10 +141,10 @@ class ClientPool:
         hosts: Sequence[str],
         resources: Mapping[str, int] = FLAT_GUEST,
     ) -> list[ClientWork]:
-        """Share out consumers, each with its host, among the clients, who migrate them to random other hosts.
+        """Divide consumers, each with its host, among the clients, and migrate each to a random other host.
 
-        As Nova begins a migration or a resize: what the guest holds becomes the migration's, and the guest
-        holds as much elsewhere, in one POST /allocations.
+        Nova begins a migration or a resize in this way. One POST /allocations moves the guest's allocation to
+        the migration, and gives the guest an equal allocation elsewhere.
         """
         return self._run_all(
             _migrate_guests,
@@ -155,7 +155,7 @@ class ClientPool:
         )
 
     def load(self, port: int, trees: Sequence[Sequence[WorldProvider]]) -> list[ClientWork]:
-        """Share out the trees among the clients, who make them as compute hosts do."""
+        """Divide the trees among the clients, and create the providers as compute hosts do."""
         return self._run_all(_load, [(port, trees[n :: self.count]) for n in range(self.count)])
 
     def _random_seeds(self) -> list[int]:
@@ -168,22 +168,22 @@ class ClientPool:
 
 
 class _TimedClient:
-    """Counts the answers of one client and stops its clocks."""
+    """Counts the answers of one client and measures its times."""
 
     def __init__(self, port: int, seconds: float) -> None:
         self.work = ClientWork()
         self.connection = ServiceConnection(port)
-        self.connection.expect_success("GET", "/")  # connected
+        self.connection.expect_success("GET", "/")  # opens the connection
         self._began, self._cpu = time.perf_counter(), time.process_time()
         self._until = self._began + seconds
 
     def remaining_rounds(self) -> Iterator[None]:
-        """Once for every round that begins before the time is over."""
+        """Yield once for each round that begins before the end of the time."""
         while time.perf_counter() < self._until:
             yield
 
     def send(self, method: str, path: str, body: bytes | None = None) -> bytes | None:
-        """The body of a success; anything else is counted only."""
+        """Send a request and count its answer; return the body of a success, else None."""
         began = time.perf_counter()
         try:
             status, answer = self.connection.send(method, path, body)
@@ -197,21 +197,21 @@ class _TimedClient:
         return answer
 
     def send_until_success(self, method: str, path: str, body: bytes) -> bytes:
-        """The body of a success, after as many attempts as it takes.
+        """Send a request until it succeeds; return the body.
 
-        :raises Refused: when it takes too many.
+        :raises RequestRefused: too many attempts have failed.
         """
         for _ in range(_ATTEMPTS):
             answer = self.send(method, path, body)
             if answer is not None:
                 return answer
-            time.sleep(random.uniform(0, 0.05))  # not again at the same time as the others
+            time.sleep(random.uniform(0, 0.05))  # so that clients do not repeat at the same time
         raise RequestRefused(
             f"{method} {path}: no success in {_ATTEMPTS} attempts: {dict(self.work.answers)}"
         )
 
     def stop_clocks(self) -> ClientWork:
-        """Stop the clocks."""
+        """Stop the clocks; return the work."""
         self.work.seconds = time.perf_counter() - self._began
         self.work.cpu_seconds = time.process_time() - self._cpu
         self.connection.close()
@@ -223,7 +223,7 @@ def _count_successes(answers: Counter[str]) -> int:
 
 
 def _answer_kind(status: int, answer: bytes) -> str:
-    """The status, and of errors the database error they quote, or the last sentence of their first line."""
+    """Return the status, for errors with the quoted database error or the last sentence of the first line."""
     if status < 400:
         return str(status)
     try:
@@ -315,7 +315,7 @@ def _schedule_guests(port: int, seed: int, queries: Sequence[str], seconds: floa
         if timed.send("PUT", f"/allocations/{consumer}", body) is not None:
             timed.work.consumers.append(consumer)
     work = timed.stop_clocks()
-    work.answers["200"] -= asked  # a scheduling is done when its claim is
+    work.answers["200"] -= asked  # only the claim counts as a scheduling
     return work
 
 
@@ -347,7 +347,7 @@ def _load(port: int, trees: Sequence[Sequence[WorldProvider]]) -> ClientWork:
 
 
 def _make_provider(timed: _TimedClient, provider: WorldProvider) -> None:
-    """One resource provider with all that belongs to it; each step answers with the next generation."""
+    """Create a resource provider and all its parts; each answer has the generation for the next step."""
     place = f"/resource_providers/{provider.uuid}"
     made = {"name": provider.name, "uuid": provider.uuid, "parent_provider_uuid": provider.parent}
     answer = timed.send_until_success("POST", "/resource_providers", orjson.dumps(made))

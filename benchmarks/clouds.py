@@ -1,7 +1,8 @@
 """Clouds of unlike hosts, nearly full: ``python -m benchmarks.clouds``, alone or beside the reference.
 
-Alone it is the read model in this process, by part and by number of hosts; between two questions a guest
-comes or goes. Beside the reference it is both services with their databases. Every question is a new one.
+Alone, the program uses the read model in this process. It measures each part by the number of hosts; between
+two queries a guest starts or ends. Beside the reference it uses both services with their databases. No two
+queries are equal.
 """
 
 import argparse
@@ -41,25 +42,36 @@ _WARM: Final = 2
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.clouds", description=__doc__)
-    top.add_argument("--clouds", type=_split_words, default=tuple(CLOUDS), help=f"of {','.join(CLOUDS)}")
     top.add_argument(
-        "--queries", type=_split_words, default=tuple(FAMILIES), help="their names; default: all"
+        "--clouds", type=_split_words, default=tuple(CLOUDS), help=f"some of {','.join(CLOUDS)}; default: all"
+    )
+    top.add_argument(
+        "--queries", type=_split_words, default=tuple(FAMILIES), help="names of queries; default: all"
     )
     top.add_argument("--hosts", type=_split_words, default=("1000", "10000"), help="default: 1000,10000")
     top.add_argument("--limits", type=_split_words, default=("1000", "100"), help="default: 1000,100")
-    top.add_argument("--count", type=int, default=15, help="questions of each; default: %(default)s")
     top.add_argument(
-        "--repeats", type=int, default=MIN_REPEATS, help="beside the reference; default: %(default)s"
+        "--count", type=int, default=15, help="number of queries of each kind; default: %(default)s"
     )
-    top.add_argument("--reference", action="store_true", help="beside the reference, at the first of --hosts")
     top.add_argument(
-        "--seeds", type=_split_words, default=("18",), help="of clouds and questions, or random; default: 18"
+        "--repeats", type=int, default=MIN_REPEATS, help="repeats beside the reference; default: %(default)s"
     )
-    top.add_argument("--beside", type=Path, metavar="FOLDER", help="another checkout, measured in turn")
-    top.add_argument("--versions", type=_split_words, default=("1.39",), help="of answers, with --beside")
-    top.add_argument("--seconds", type=float, default=60.0, help="to wait for an answer of a service")
+    top.add_argument(
+        "--reference", action="store_true", help="compare with the reference, at the first of --hosts"
+    )
+    top.add_argument(
+        "--seeds",
+        type=_split_words,
+        default=("18",),
+        help="seeds of clouds and queries, or random; default: 18",
+    )
+    top.add_argument("--beside", type=Path, metavar="FOLDER", help="another checkout to measure in turns")
+    top.add_argument(
+        "--versions", type=_split_words, default=("1.39",), help="microversions of the answers, with --beside"
+    )
+    top.add_argument("--seconds", type=float, default=60.0, help="maximum seconds for an answer of a service")
     return top
 
 
@@ -69,7 +81,9 @@ def _split_words(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class AnswerCost:
-    """What one question took: milliseconds of CPU of each part, of the clock for all; what it found."""
+    """The cost of one answer: milliseconds of CPU time by part, elapsed milliseconds, and the size of the
+    answer.
+    """
 
     parts: Mapping[str, float]
     clock: float
@@ -78,12 +92,12 @@ class AnswerCost:
 
     @property
     def total_cpu(self) -> float:
-        """Of all parts."""
+        """Return the CPU time of all parts."""
         return sum(self.parts.values())
 
 
 class CloudModel:
-    """The model of a cloud in this process, where guests come and go between questions."""
+    """The model of a cloud in this process. Guests start and end between queries."""
 
     def __init__(self, cloud: MixedCloud, hosts: int) -> None:
         self.snapshot = model_of(cloud, hosts)
@@ -92,9 +106,9 @@ class CloudModel:
         self._changes = 0
 
     def answer_question(self, path: str, version: Microversion = MAX) -> AnswerCost:
-        """Answer a question as the service does, without anything of HTTP.
+        """Answer a query as the service does, without HTTP.
 
-        :param version: the microversion of the answer; the question is of the newest one.
+        :param version: the microversion of the answer. The query has the newest microversion.
         """
         self._change_usage()
         clock = time.perf_counter()
@@ -115,7 +129,7 @@ class CloudModel:
         return AnswerCost(parts, 1000 * clock, sum([len(batch) for _, batch in found]), body)
 
     def _change_usage(self) -> None:
-        """Somewhere a guest starts, and later it ends."""
+        """Start a guest on some host, or end the guest of the last call."""
         provider = self.snapshot.providers[self._changing[self._changes // 2 * 7919 % len(self._changing)]]
         used = provider.used.get("VCPU", 0) + (-1 if self._changes % 2 else 1)
         self.snapshot.put(replace(provider, used={**provider.used, "VCPU": used}))
@@ -124,7 +138,7 @@ class CloudModel:
 
 
 def model_of(cloud: MixedCloud, hosts: int) -> ModelSnapshot:
-    """The read model of a cloud."""
+    """Return the read model of a cloud."""
     usage: dict[str, dict[str, int]] = {}
     trees = [[pool] for pool in cloud.storage_pools()]
     for tree, guests in cloud.hosts(hosts):
@@ -142,7 +156,7 @@ def model_of(cloud: MixedCloud, hosts: int) -> ModelSnapshot:
 
 
 def answer_lines(name: str, seed: str, hosts: str) -> None:
-    """Answer the questions of :mod:`benchmarks.clouds_beside` on the standard input until it ends."""
+    """Answer the queries of :mod:`benchmarks.clouds_beside` on the standard input until its end."""
     model = CloudModel(replace(CLOUDS[name], seed=int(seed)), int(hosts))
     for line in sys.stdin.buffer:
         path, version = orjson.loads(line)
@@ -158,7 +172,7 @@ def _seeded_clouds(options: argparse.Namespace) -> Iterator[MixedCloud]:
 
 
 def measure_alone(options: argparse.Namespace) -> Iterator[str]:
-    """The lines of the tables of this service alone."""
+    """Yield the lines of the tables of this service alone."""
     for cloud in _seeded_clouds(options):
         for hosts in map(int, options.hosts):
             model = CloudModel(cloud, hosts)
@@ -208,7 +222,9 @@ def main() -> None:
 
 
 def _beside_reference(options: argparse.Namespace) -> Iterator[str]:
-    """The lines of the tables beside the reference, at the first number of hosts and the first limit."""
+    """Yield the lines of the tables beside the reference, for the first number of hosts and the first
+    limit.
+    """
     hosts, limit = int(options.hosts[0]), int(options.limits[0])
     for cloud in _seeded_clouds(options):
         results = []
@@ -223,7 +239,7 @@ def _beside_reference(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _beside_checkout(options: argparse.Namespace) -> Iterator[str]:
-    """The lines of the tables beside another checkout, for each cloud, microversion and limit."""
+    """Yield the lines of the tables beside another checkout, for each cloud, microversion and limit."""
     for cloud in _seeded_clouds(options):
         for hosts in map(int, options.hosts):
             for version in options.versions:

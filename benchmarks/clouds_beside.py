@@ -1,7 +1,7 @@
-"""Clouds in this version of the service and in another checkout, question by question, by CPU time.
+"""Clouds in this version of the service and in another checkout, query by query, by CPU time.
 
-Each version has a process of its own with the same cloud, without HTTP. Both answer the same question in
-turn, so that a disturbance of the machine affects both. The program compares the bodies of the answers.
+Each version has a separate process with the same cloud, without HTTP. The versions answer each query in turn,
+so that a disturbance of the machine affects both versions. The program compares the bodies of the answers.
 """
 
 import statistics
@@ -33,7 +33,7 @@ answer_lines(*sys.argv[3:])
 
 
 class _VersionProcess:
-    """A version of the service that answers questions to a cloud, in a process of its own."""
+    """A process of one version of the service, which answers queries to a cloud."""
 
     def __init__(self, checkout: Path, cloud: MixedCloud, hosts: int) -> None:
         folders = str(checkout), str(_HERE)

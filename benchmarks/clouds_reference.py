@@ -1,4 +1,4 @@
-"""A cloud in the database of OpenStack Placement, and imported into this service: who is faster."""
+"""A cloud in the database of OpenStack Placement, imported into this service, to compare both services."""
 
 import statistics
 import subprocess
@@ -25,25 +25,25 @@ from placement_extras.migration.stock_database import StockTables
 
 _MADE: Final = {"created_at": datetime(2026, 1, 1), "updated_at": None}
 _FIRST_OWN: Final = 10_000
-"""Where the ids of custom resource classes and traits begin."""
+"""The first id of custom resource classes and traits."""
 _BATCH: Final = 5_000
 _WORKERS: Final = 2
 _THREADS: Final = 4
 _SETS_COMPARED: Final = 2
-"""Of how many questions the answers are compared."""
+"""Number of queries for which the answers are compared."""
 
 
 def measure_queries(
     cloud: MixedCloud, hosts: int, limit: int, queries: Sequence[str], repeats: int, seconds: float
 ) -> Iterator[ComparisonResult]:
-    """A result for each family of questions: both services on PostgreSQL, in turns."""
+    """Yield a result for each family of queries, measured on PostgreSQL in turns."""
     with ExitStack() as stack:
         server = stack.enter_context(create_database_server("postgresql"))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="placement-benchmark-")))
         source, target = server.fresh_database(), server.fresh_database()
         theirs = OpenStack(source, folder, _WORKERS, _THREADS, install())
         with theirs:
-            pass  # it makes its tables, and its names of classes and traits
+            pass  # the start creates the tables and the standard names of classes and traits
         fill_database(source, cloud, hosts)
         ours = Ours(target, folder, _WORKERS, _THREADS)
         with ours:
@@ -98,10 +98,10 @@ def _measure_query(
 def _compare_answers(
     connections: Mapping[str, ServiceConnection], questions: Iterator[str], limit: int
 ) -> dict[str, Any]:
-    """Whether both say the same.
+    """Return whether the answers of both services are equal, and their numbers of candidates.
 
-    Ours may have more: the reference leaves out hosts that have nothing of the group without a suffix but
-    what is shared with them ("sharing-alone" in the table of deviations).
+    Our service may find more. The reference leaves out hosts that get all resources of the group without a
+    suffix from sharing providers ("sharing-alone" in the table of deviations).
     """
     same, found, more = True, [], 0
     for path in questions:
@@ -150,7 +150,7 @@ def fill_database(url: str, cloud: MixedCloud, hosts: int) -> None:
 
 
 class _CloudWriter:
-    """Rows that wait for their turn, and the ids of what has been written."""
+    """Writes rows in batches, and knows the ids of the written rows."""
 
     def __init__(self, conn: sa.Connection, tables: StockTables) -> None:
         self._conn = conn
@@ -176,7 +176,7 @@ class _CloudWriter:
         return known
 
     def add_tree(self, tree: Tree) -> None:
-        """All providers of a host."""
+        """Add all providers of a host."""
         tables = self._tables
         for each in tree:
             own = self._providers[each.uuid] = len(self._providers) + 1
@@ -197,7 +197,7 @@ class _CloudWriter:
                 self._add_owned(tables.provider_aggregates, own, aggregate_id=self._aggregates[aggregate])
 
     def add_guests(self, guests: Sequence[Guest]) -> None:
-        """Guests, each a consumer."""
+        """Add guests, each a consumer with its allocations."""
         for guest in guests:
             self._guests += 1
             uuid = uuid_of(f"mixed-guest-{self._guests}")
@@ -225,7 +225,7 @@ class _CloudWriter:
             self.write()
 
     def write(self) -> None:
-        """All that waits; what others refer to comes first."""
+        """Write all waiting rows; the providers come first, because other rows refer to them."""
         for table in (self._tables.providers, *self._rows):
             if self._rows[table]:
                 self._conn.execute(sa.insert(table), self._rows[table])

@@ -1,4 +1,4 @@
-"""Measures this service beside OpenStack Placement, and how it grows."""
+"""Measures this service beside OpenStack Placement, and its growth."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import growth, loading, reading, table, writing
+from benchmarks import growth, query_latency, table, world_loader, write_rates
 from benchmarks.http import NoAnswer, RequestRefused
 from benchmarks.machine_speed import addition_seconds
 from benchmarks.measure import MIN_REPEATS, ComparisonResult
@@ -36,25 +36,30 @@ _QUICK_SCALE: Final = 0.02
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.compare_reference", description=__doc__)
     top.add_argument("--database", choices=databases.KINDS, default="postgresql", help="default: %(default)s")
     top.add_argument(
-        "--worlds", type=_name_parser(WORLDS), default=tuple(WORLDS), help=f"of {','.join(WORLDS)}"
+        "--worlds",
+        type=_name_parser(WORLDS),
+        default=tuple(WORLDS),
+        help=f"some of {','.join(WORLDS)}; default: all",
     )
-    top.add_argument("--parts", type=_name_parser(PARTS), default=PARTS, help=f"of {','.join(PARTS)}")
+    top.add_argument(
+        "--parts", type=_name_parser(PARTS), default=PARTS, help=f"some of {','.join(PARTS)}; default: all"
+    )
     top.add_argument("--scale", type=float, default=1.0, help="size of the worlds; 1 is 1,000 hosts")
     top.add_argument(
         "--growth", type=_parse_numbers, default=growth.HOSTS, help="numbers of hosts; default: %(default)s"
     )
-    top.add_argument("--workers", type=int, default=2, help="of each service; default: %(default)s")
-    top.add_argument("--threads", type=int, default=4, help="of each worker; default: %(default)s")
+    top.add_argument("--workers", type=int, default=2, help="workers of each service; default: %(default)s")
+    top.add_argument("--threads", type=int, default=4, help="threads of each worker; default: %(default)s")
     top.add_argument("--repeats", type=int, default=MIN_REPEATS, help="default: %(default)s")
     top.add_argument("--seconds", type=float, default=2.0, help="length of each repeat of writing")
     top.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for an answer")
-    top.add_argument("--quick", action="store_true", help="20 hosts and short repeats: does it work at all?")
+    top.add_argument("--quick", action="store_true", help="20 hosts and short repeats, to test the program")
     top.add_argument("--no-reference", action="store_true", help="measure this service only")
-    top.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured there")
+    top.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
     return top
 
 
@@ -73,7 +78,7 @@ def _parse_numbers(text: str) -> tuple[int, ...]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; 0 unless something that is ours did not work."""
+    """Measure and print; return 0 unless a part of this service failed."""
     options = build_parser().parse_args(arguments)
     if options.quick:
         options.scale, options.seconds, options.growth = _QUICK_SCALE, 0.3, (20,)
@@ -110,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(
     server: DatabaseServer, folder: Path, reference: Reference | None, options: argparse.Namespace
 ) -> Iterator[ComparisonResult]:
-    """Every result as soon as it is there."""
+    """Yield each result as soon as it is complete."""
     if set(options.parts) != {"growth"}:
         for name in options.worlds:
             with ExitStack() as stack:
@@ -132,20 +137,20 @@ def run(
 def _measure_world(
     services: Mapping[str, Service], name: str, options: argparse.Namespace
 ) -> Iterator[ComparisonResult]:
-    loaded = loading.load_world(services, WORLDS[name], options.scale, options.repeats)
+    loaded = world_loader.load_world(services, WORLDS[name], options.scale, options.repeats)
     failed = loaded.reference is not None and loaded.reference.failure is not None
     if failed:  # nothing can be compared
         services = {"ours": services["ours"]}
     if failed or WORLDS[name].size(options.scale) >= options.repeats:  # few trees tell nothing about speed
         yield loaded
     if "queries" in options.parts:
-        yield from reading.measure_queries(services, name, options.repeats, options.timeout)
+        yield from query_latency.measure_queries(services, name, options.repeats, options.timeout)
     if "claims" in options.parts and name == "flat":
-        yield from writing.measure_claims(services, options.scale, options.repeats, options.seconds)
+        yield from write_rates.measure_claims(services, options.scale, options.repeats, options.seconds)
     if "answers" in options.parts and name == "flat":
-        yield from writing.measure_answers(services, options.repeats, options.seconds)
+        yield from write_rates.measure_answers(services, options.repeats, options.seconds)
     if "schedulings" in options.parts and name in SCHEDULING:
-        yield from writing.measure_schedulings(services, name, options.repeats, options.seconds)
+        yield from write_rates.measure_schedulings(services, name, options.repeats, options.seconds)
 
 
 def _describe_machine(options: argparse.Namespace) -> dict[str, Any]:

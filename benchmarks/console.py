@@ -1,14 +1,15 @@
-"""What a browser makes of each page of the console, by the measures of Lighthouse, at many hosts.
+"""The cost of each page of the console in a browser at many hosts, by the measures of Lighthouse.
 
     python -m benchmarks.console                        # 10,000 hosts, minutes; needs Debian's chromium
     python -m benchmarks.console --hosts 1000 --repeats 3
     python -m benchmarks.console --pages fleet neighbours
 
-Chromium is asked by its DevTools protocol, with an empty cache each time. First and largest contentful paint,
-total blocking time (of each task what is above 50 ms, after the first paint) and cumulative layout shift are
-those of https://web.dev/articles/vitals; bytes are what came over the wire. "slow" is Lighthouse's phone: 150
-ms to the server and back, 1.6 Mbit/s, and a processor a fourth as fast. "CPU" is what the service needs for a
-look, in milliseconds: unlike the others it does not depend on what else the machine does.
+The program controls Chromium by the DevTools protocol, each time with an empty cache. First and largest
+contentful paint, total blocking time (the time above 50 ms of each task after the first paint) and cumulative
+layout shift are those of https://web.dev/articles/vitals. Bytes are counted on the wire. The column "slow" is
+Lighthouse's phone: 150 ms to the server and back, 1.6 Mbit/s, and a processor a fourth as fast. The column
+"CPU" is the service's CPU time for a page, in milliseconds. Unlike the others it does not depend on other
+work of the machine.
 """
 
 import argparse
@@ -23,8 +24,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from benchmarks.http import ServiceConnection
-from benchmarks.loading import load_directly
 from benchmarks.servers import Ours, Service
+from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS, uuid_of
 from placement.db import tables
 from placement.db.database import ServiceDatabase, WriteTransaction
@@ -56,7 +57,7 @@ _READ: Final = """() => new Promise(done => requestAnimationFrame(() => setTimeo
 
 @dataclass(frozen=True, slots=True)
 class PageView:
-    """One look at a page: milliseconds, but for the shift, a number, and bytes over the wire."""
+    """One view of a page: milliseconds, the layout shift as a number, and bytes on the wire."""
 
     paint: float
     largest: float
@@ -75,7 +76,7 @@ class WithConsole(Ours):
 
 
 def page_addresses() -> Mapping[str, str]:
-    """The pages by name, and where they are."""
+    """Return the paths of the pages, by name."""
     host = uuid_of("numa-1")
     return {
         "fleet": "/",
@@ -97,12 +98,10 @@ def page_addresses() -> Mapping[str, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print a table; 1 if a page is slower or larger than pages may be."""
+    """Measure and print a table; return 1 if a page is slower or larger than its limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--hosts", type=int, default=10_000)
-    parser.add_argument(
-        "--repeats", type=int, default=5, help="looks at each page, of which medians are shown"
-    )
+    parser.add_argument("--repeats", type=int, default=5, help="views of each page; the table shows medians")
     parser.add_argument(
         "--pages", nargs="+", choices=page_addresses(), default=list(page_addresses()), metavar="PAGE"
     )
@@ -133,7 +132,7 @@ def _measure_pages(service: Service, repeats: int, pages: Sequence[str]) -> int:
         for name, address in page_addresses().items():
             if name not in pages:
                 continue
-            view_page(browser, base + address)  # which makes what is kept between two changes
+            view_page(browser, base + address)  # fills the caches that last until the next change
             began = service.cpu_seconds()
             fast = _median_view([view_page(browser, base + address) for _ in range(repeats)])
             cpu = 1000 * (service.cpu_seconds() - began) / repeats
@@ -154,7 +153,7 @@ def _measure_pages(service: Service, repeats: int, pages: Sequence[str]) -> int:
 
 
 def view_page(browser: Any, address: str, *, slow: bool = False) -> PageView:
-    """One look at a page, with an empty cache."""
+    """View a page with an empty cache."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     try:
         page = context.new_page()
@@ -189,9 +188,9 @@ def _median_view(looks: Sequence[PageView]) -> PageView:
 
 
 def _write_attributes(url: str, hosts: int) -> None:
-    """Attributes of all hosts: their settings, and the use of two caches and of six guests.
+    """Write attributes of all hosts: their settings, and the use of two caches and of six guests.
 
-    A hundredth of the hosts do not follow their settings, break promises and have a limited guest.
+    One of 100 hosts does not follow its settings, breaks promises and has a limited guest.
     """
 
     def write_attributes(tx: WriteTransaction) -> None:
@@ -239,7 +238,7 @@ def _attribute_row(provider: int, name: str, value: str | float) -> dict[str, An
 
 
 def _place_guests(port: int, hosts: int) -> None:
-    """Guests on one host, as many as a page has to draw, and one on each of some others."""
+    """Place guests on one host, as many as a page draws, and one guest on each of some other hosts."""
     with ServiceConnection(port) as connection:
         for number in range(min(_GUESTS + _OTHERS, hosts)):
             host = "numa-1" if number < _GUESTS else f"numa-{number}"

@@ -1,9 +1,9 @@
-"""What the service decides by itself, at 10,000 hosts: ``python -m benchmarks.decisions``.
+"""The time of decisions of the service at 10,000 hosts: ``python -m benchmarks.decisions``.
 
-Explanations, capacities, places for those of drained hosts, moves that make room, and the places of claims:
-the read model alone, in this process, as ``benchmarks.explaining`` and ``benchmarks.capacity`` measure it.
-What claims take with a database, by several clients, is said by
-``python -m benchmarks.compare_reference --parts claims schedulings``.
+Explanations, counts of guests, places for the guests of drained hosts, migrations that make room, and places
+of claims. The program uses the read model alone, in this process, like ``benchmarks.explaining`` and
+``benchmarks.capacity``. ``python -m benchmarks.compare_reference --parts claims schedulings`` measures claims
+with a database and several clients.
 """
 
 import argparse
@@ -42,16 +42,16 @@ CLASSES: Final = ("VCPU", "MEMORY_MB", "DISK_GB")
 SIZES: Final = ((1, 2_048, 20), (4, 8_192, 80), (16, 65_536, 100), (64, 262_144, 1_000))
 """CPUs, memory and disk of guests on flat hosts."""
 SPARE: Final = 40_000
-"""Less memory than that is free on each."""
+"""Upper bound of the free memory of each host."""
 
 
 def parse(query: str) -> CandidatesRequest:
-    """The request of a query string."""
+    """Return the request of a query string."""
     return parse_candidates(parse_qsl(query, keep_blank_values=True), MAX)
 
 
 def explanation_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
-    """One of each query, on each world."""
+    """Yield an explanation of each query, in each world."""
     for world, asked in explaining.ASKED.items():
         snapshot = used_at_random(WORLDS[world], trees, random.Random(1))
         for title, query in asked:
@@ -65,7 +65,7 @@ def explanation_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
 
 
 def capacity_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
-    """One of each flavor, on each world."""
+    """Yield a count of each flavor, in each world."""
     for world, asked in capacity.ASKED.items():
         snapshot = used_at_random(WORLDS[world], trees, random.Random(1))
         for title, query in asked.items():
@@ -79,7 +79,7 @@ def capacity_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
 
 
 def placement_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
-    """Where a claim goes, one after the other of random sizes."""
+    """Yield placements of claims with random sizes."""
     snapshot, rng = used_at_random(WORLDS["nested"], trees, random.Random(1)), random.Random(2)
     for topology in TOPOLOGIES:
         for order in ((), (("pack", 1.0),)):
@@ -112,7 +112,9 @@ def placement_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
 
 
 def move_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
-    """Those of some drained hosts, and the moves that make room for a large guest, on full flat hosts."""
+    """Yield migrations on full flat hosts: of all guests of drained hosts, and to make room for a large
+    guest.
+    """
     snapshot, held = full_hosts(trees)
     for drained in DRAINED:
         roots = set(range(1, drained + 1))
@@ -140,7 +142,7 @@ def move_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
 
 
 def host_guests(rng: random.Random) -> Iterator[tuple[int, int, int]]:
-    """Guests until a flat host is nearly full: how much each has of :data:`CLASSES`."""
+    """Yield guests until a flat host is nearly full, each as its amounts of :data:`CLASSES`."""
     left = [1024, 392_448, 10_000]
     while left[1] >= SPARE:
         guest = rng.choice(SIZES)
@@ -150,7 +152,7 @@ def host_guests(rng: random.Random) -> Iterator[tuple[int, int, int]]:
 
 
 def full_hosts(trees: int) -> tuple[ModelSnapshot, list[HeldAmount]]:
-    """Flat hosts that are nearly full of guests, and what these hold."""
+    """Return flat hosts that are nearly full of guests, and the amounts that these guests hold."""
     rng = random.Random(3)
     taken: dict[str, list[tuple[int, int, int]]] = {}
     for number in range(trees):
@@ -184,7 +186,9 @@ def main() -> None:
     top = argparse.ArgumentParser(prog="python -m benchmarks.decisions", description=__doc__)
     top.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=tuple(PARTS), help="default: all")
     top.add_argument("--trees", type=int, default=10_000, help="default: %(default)s")
-    top.add_argument("--count", type=int, default=100, help="how many of each; default: %(default)s")
+    top.add_argument(
+        "--count", type=int, default=100, help="number of decisions of each kind; default: %(default)s"
+    )
     options = top.parse_args()
     for part in options.parts:
         for title, deed in PARTS[part](options.trees):
@@ -196,7 +200,7 @@ def main() -> None:
 
 
 def format_percentiles(times: Sequence[float]) -> str:
-    """The median, and what 95 and 99 of 100 stay within."""
+    """Return the median and the 95th and 99th percentiles."""
     ordered = sorted(times)
     median, *most = (ordered[int(len(times) * share)] for share in (0.5, 0.95, 0.99))
     return f"{median:7.1f} (p95 {most[0]:7.1f}, p99 {most[1]:7.1f})"

@@ -1,9 +1,9 @@
-"""Equal devices: what questions for several of many cost. ``python -m benchmarks.devices``.
+"""The cost of queries for several of many equal devices: ``python -m benchmarks.devices``.
 
-Alone it is the read model in this process: CPU of search, order and rendering, and the candidates, of how
-many hosts and how many distinct ones; ordered claims and counts of guests as well. Beside the reference
-(``--reference``) it is both services on PostgreSQL, with the clock and the CPU of one answer and the memory
-of the workers after it.
+Alone, the program uses the read model in this process. It prints the CPU time of search, order and rendering,
+and the numbers of candidates, of their hosts and of distinct candidates. It also measures ordered claims and
+counts of guests. With ``--reference`` it uses both services on PostgreSQL. It prints the elapsed time and the
+CPU time of an answer, and the memory of the workers after it.
 """
 
 import argparse
@@ -52,14 +52,14 @@ allocation_candidates_generation_strategy = breadth-first
 [workarounds]
 optimize_for_wide_provider_trees = true
 """
-"""What the manual of OpenStack Placement advises for hosts of many equal devices."""
+"""Settings that the manual of OpenStack Placement advises for hosts with many equal devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceCloud(MixedCloud):
     """Hosts with devices below their NUMA nodes, or below the root without nodes, as Nova reports them.
 
-    :param used: the share of devices that guests hold; with ``alike`` none, and all hosts are the same.
+    :param used: the share of devices that guests hold. With ``alike`` it is 0 and all hosts are equal.
     :param functions: virtual functions of each device.
     """
 
@@ -69,11 +69,11 @@ class DeviceCloud(MixedCloud):
     functions: int = 1
 
     def storage_pools(self) -> Tree:
-        """No pools."""
+        """Return no pools."""
         return []
 
     def make_host(self, number: int) -> tuple[Tree, list[Guest]]:
-        """One host, and the guests that hold its devices."""
+        """Return one host, and the guests that hold its devices."""
         rng = random.Random(f"{self.seed} {self.name} {number}")
         size = 64 if self.alike else rng.randrange(32, 200)
         root = WorldProvider(
@@ -116,7 +116,7 @@ CLOUDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceQuestion:
-    """A number of devices of each guest, at a cloud of this many hosts."""
+    """A query for a number of devices in a cloud of ``hosts`` hosts."""
 
     cloud: DeviceCloud
     hosts: int
@@ -125,19 +125,19 @@ class DeviceQuestion:
 
     @property
     def row_title(self) -> str:
-        """Its words in tables."""
+        """Return its name in tables."""
         return f"{self.groups} of {self.cloud.devices} ({self.cloud.name}), limit {self.limit or 'none'}"
 
     @property
     def path(self) -> str:
-        """The request."""
+        """Return the path of the request."""
         devices = "&".join([f"resources_PCI{at}={GPU}:1" for at in range(self.groups)])
         limit = "" if self.limit is None else f"&limit={self.limit}"
         return f"/allocation_candidates?resources=VCPU:4,MEMORY_MB:4096&{devices}&group_policy=none{limit}"
 
 
 def device_questions(hosts: int) -> Iterator[DeviceQuestion]:
-    """All questions: the worlds of two bugs of OpenStack, and a cloud of unlike hosts."""
+    """Yield all queries: the worlds of two bugs of OpenStack, and a cloud of unlike hosts."""
     for limit in (None, 1000, 100):
         yield DeviceQuestion(CLOUDS["devices-8"], 1, 6, limit)
     # without a limit there are 518,918,400
@@ -153,7 +153,7 @@ def device_questions(hosts: int) -> Iterator[DeviceQuestion]:
 
 
 def measure_alone(hosts: int, count: int) -> Iterator[str]:
-    """The lines of the tables of this service alone."""
+    """Yield the lines of the tables of this service alone."""
     models: dict[tuple[str, int], ModelSnapshot] = {}
     yield "| question | hosts | candidates | of hosts | distinct | CPU ms | search | order | render |"
     yield "| --- |" + " ---: |" * 8
@@ -208,7 +208,7 @@ def _answer_line(asked: DeviceQuestion, snapshot: ModelSnapshot, count: int) -> 
 
 
 def _distinct_key(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> Hashable:
-    """Return the host, and how many devices are taken below each provider."""
+    """Return the host of a candidate, and the number of taken devices below each provider."""
     providers = [snapshot.providers[each] for each in candidate.resources]
     return frozenset(Counter([each.parent_id or each.id for each in providers]).items())
 
@@ -216,7 +216,7 @@ def _distinct_key(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> Ha
 def _measure_claim(
     snapshot: ModelSnapshot, asked: DeviceQuestion, order: Order, count: int
 ) -> tuple[float, float]:
-    """Return the score and the median of milliseconds of CPU of an ordered claim."""
+    """Return the score of an ordered claim, and the median of its CPU time in milliseconds."""
     request = parse_candidates(parse_qsl(asked.path.partition("?")[2]), MAX)
     owner = ConsumerOwnership("project", "user", "INSTANCE")
     wanted = WantedClaim("consumer", None, owner, request, MAX, order=order)
@@ -232,7 +232,7 @@ def _measure_claim(
 
 
 def _measure_count(snapshot: ModelSnapshot, asked: DeviceQuestion, count: int) -> tuple[int, float]:
-    """Return how many guests fit, and the median of milliseconds of CPU of the count."""
+    """Return the number of guests that fit, and the median of the CPU time of the count in milliseconds."""
     request = parse_candidates(parse_qsl(asked.path.partition("?")[2]), MAX)
     took, fit = [], 0
     for _ in range(count):
@@ -243,7 +243,7 @@ def _measure_count(snapshot: ModelSnapshot, asked: DeviceQuestion, count: int) -
 
 
 def measure_beside(count: int, seconds: float) -> Iterator[str]:
-    """The lines of the table beside the reference: the worlds of the two bugs, one host each."""
+    """Yield the lines of the table beside the reference: the worlds of the two bugs, one host each."""
     yield "| question | service | candidates | clock s | CPU s | memory MB |"
     yield "| --- | --- |" + " ---: |" * 4
     for asked in device_questions(1):
@@ -276,7 +276,7 @@ def _beside_lines(asked: DeviceQuestion, count: int, seconds: float) -> Iterator
 
 
 def _asked_service(service: Service, path: str, count: int, seconds: float) -> str:
-    """Return the cells of a service: candidates, seconds and memory, or why there are none."""
+    """Return the cells of a service: candidates, seconds and memory, or the reason of a failure."""
     clock, cpu, candidates = [], [], 0
     with ServiceConnection(service.port, seconds) as connection:
         for _ in range(count):
@@ -302,10 +302,12 @@ def _worker_memory(service: Service) -> float:
 def main() -> None:
     """Measure and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.devices", description=__doc__)
-    top.add_argument("--hosts", type=int, default=1000, help="unlike hosts; default: %(default)s")
-    top.add_argument("--count", type=int, default=7, help="of each question; default: %(default)s")
-    top.add_argument("--reference", action="store_true", help="beside OpenStack Placement")
-    top.add_argument("--seconds", type=float, default=120.0, help="to wait for an answer of a service")
+    top.add_argument("--hosts", type=int, default=1000, help="number of unlike hosts; default: %(default)s")
+    top.add_argument("--count", type=int, default=7, help="repeats of each query; default: %(default)s")
+    top.add_argument("--reference", action="store_true", help="compare with OpenStack Placement")
+    top.add_argument(
+        "--seconds", type=float, default=120.0, help="maximum seconds for an answer of a service"
+    )
     options = top.parse_args()
     count = options.count
     lines = (

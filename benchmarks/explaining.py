@@ -1,9 +1,9 @@
-"""What an explanation costs at 10,000 hosts: ``python -m benchmarks.explaining``.
+"""The cost of an explanation at 10,000 hosts: ``python -m benchmarks.explaining``.
 
-The read model alone, in this process: trees of the worlds of the benchmark, used at random, and with
-``--world mixed-full`` or ``unlike-full`` the clouds of ``benchmarks.mixed``. Clock and CPU time of the
-thread, as others may use the machine; p95 is to be at most 100 ms of work. Garbage is looked for as the
-service does.
+The program uses the read model alone, in this process: trees of the worlds of the benchmark with random use,
+and with ``--world mixed-full`` or ``unlike-full`` the clouds of ``benchmarks.mixed``. It prints elapsed time
+and CPU time of the thread, because the machine may have other work. The goal is a p95 of at most 100 ms of
+CPU time. Python collects garbage at the same times as in the service.
 """
 
 import argparse
@@ -77,13 +77,13 @@ IN_CLOUDS: Final[Sequence[tuple[str, str]]] = (
         "resources=DISK_GB:20&resources_NUMA0=VCPU:2,MEMORY_MB:4096&resources_NUMA1=VCPU:2,MEMORY_MB:4096"
         f"&root_required=!{DISABLED}&group_policy=isolate",
     ),
-    ("a trait that nobody has", "resources=VCPU:2,MEMORY_MB:4096,DISK_GB:20&required=CUSTOM_NOBODY"),
+    ("a trait without providers", "resources=VCPU:2,MEMORY_MB:4096,DISK_GB:20&required=CUSTOM_NOBODY"),
 )
-"""What is asked of the clouds of unlike hosts, nearly full."""
+"""Queries to the clouds of unlike hosts, nearly full."""
 
 
 def used_at_random(world: ProviderWorld, trees: int, rng: random.Random) -> ModelSnapshot:
-    """The read model of so many trees, of each of which something is used."""
+    """Return the read model of some trees with random use of each inventory."""
 
     def random_use(provider: WorldProvider, inventories: Inventories) -> dict[str, int]:
         return {
@@ -99,8 +99,10 @@ def main() -> None:
     top = argparse.ArgumentParser(prog="python -m benchmarks.explaining", description=__doc__)
     top.add_argument("--world", choices=(*ASKED, *CLOUDS), help="default: all but the clouds")
     top.add_argument("--trees", type=int, default=10_000, help="default: %(default)s")
-    top.add_argument("--count", type=int, default=41, help="how many of each; default: %(default)s")
-    top.add_argument("--sentences", action="store_true", help="print them, too")
+    top.add_argument(
+        "--count", type=int, default=41, help="number of explanations of each query; default: %(default)s"
+    )
+    top.add_argument("--sentences", action="store_true", help="also print the explanations")
     options = top.parse_args()
     GcScheduler(lambda: 0)
     print(f"five million additions take {addition_seconds():.2f} s")
@@ -117,7 +119,7 @@ def main() -> None:
                 explanation = explain_request(snapshot, replace(request), SearchBudget(seconds=1.0))
                 work.append((time.thread_time() - cpu) * 1000)
                 clock.append((time.perf_counter() - began) * 1000)
-            # the first request for a set of classes computes where the trees have them
+            # the first request for a set of classes also computes the trees that have these classes
             print(
                 f"{name:8} {title:30} first {work[0]:6.1f}, then {format_times(work[1:])} ms of work,"
                 f" {format_times(clock[1:])} ms by the clock, "
@@ -129,7 +131,7 @@ def main() -> None:
 
 
 def format_times(times: Sequence[float]) -> str:
-    """The median, and what 95 of 100 stay within."""
+    """Return the median and the 95th percentile."""
     ordered = sorted(times)
     return f"{ordered[len(times) // 2]:6.1f} (p95 {ordered[int(len(times) * 0.95)]:6.1f})"
 

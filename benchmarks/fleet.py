@@ -1,11 +1,10 @@
-"""Many agents that report at their intervals, while guests are scheduled: how long, and what it costs.
+"""Many agents that report at their intervals while guests are scheduled: times and CPU cost.
 
     python -m benchmarks.fleet                              # 5,000 agents at 60 seconds: some minutes
     python -m benchmarks.fleet --agents 500 --interval 6    # as many reports a second, with fewer agents
 
-The agents are the real reporter with its real client, each on a connection of its own; hosts are made by
-their first reports. "ordinary" are agents of a service without whole trees. CPU is that of the workers of
-the service.
+Each agent is the real reporter with its real client, on a separate connection. First reports create the
+hosts. "ordinary" are agents of a service without whole trees. CPU is that of the workers of the service.
 """
 
 import argparse
@@ -40,7 +39,7 @@ from compute_agent.report.reporter import HostReporter
 
 _THREADS: Final = 8
 _CLIENTS: Final = 4
-_HELD: Final = 50  # guests of each client that schedules
+_HELD: Final = 50  # guests of each scheduling client
 _QUESTIONS: Final = [
     f"/allocation_candidates?resources=PCPU:{n},MEMORY_MB:{512 * n}&limit=50" for n in (1, 2, 3)
 ]
@@ -48,13 +47,13 @@ _QUESTIONS: Final = [
 
 @dataclass
 class RequestTimes:
-    """Milliseconds of what succeeded, and how much did not."""
+    """Milliseconds of the successes, and the number of failures."""
 
     times: list[float] = field(default_factory=list)
     failed: int = 0
 
     def add(self, work: Callable[[], object]) -> None:
-        """Do it and note how long it took."""
+        """Call a function and note its time."""
         began = time.perf_counter()
         try:
             work()
@@ -64,7 +63,7 @@ class RequestTimes:
             self.times.append(1000 * (time.perf_counter() - began))
 
     def describe(self, seconds: float) -> str:
-        """The median, the 99th percentile, how many a second, and failures."""
+        """Return the median, the 99th percentile, the rate and the failures."""
         if not self.times:
             return "none"
         p99 = sorted(self.times)[int(0.99 * len(self.times))]
@@ -74,7 +73,7 @@ class RequestTimes:
 
 
 class SimulatedAgent:
-    """One simulated host."""
+    """The agent of one simulated host."""
 
     def __init__(self, port: int, number: int) -> None:
         endpoint = f"http://127.0.0.1:{port}"
@@ -84,7 +83,7 @@ class SimulatedAgent:
         self.tree = _host_tree(number)
 
     def report_host(self) -> None:
-        """What an agent does in each round, as far as the service has to do with it."""
+        """Send the requests of one round of an agent to the service."""
         self.reporter.report_tree(self.tree)
         if self.reporter.take_listing() is None:
             for each in self.tree.nodes[1:]:
@@ -113,7 +112,7 @@ def _host_tree(number: int) -> ProviderTree:
 
 
 def _reports(agents: Sequence[SimulatedAgent], interval: float, seconds: float) -> RequestTimes:
-    """All agents at their intervals, from some time in the first on."""
+    """Report with all agents at their intervals, each from a random time in the first interval."""
     taken = RequestTimes()
     due = [(random.uniform(0, interval), number) for number in range(len(agents))]
     heapq.heapify(due)
@@ -124,7 +123,7 @@ def _reports(agents: Sequence[SimulatedAgent], interval: float, seconds: float) 
             with lock:
                 at, number = heapq.heappop(due)
             if at >= seconds or time.monotonic() - began >= seconds:
-                return  # a service that cannot keep up is asked less, which the rate shows
+                return  # a slow service gets fewer reports, which the rate shows
             time.sleep(max(0.0, began + at - time.monotonic()))
             taken.add(agents[number].report_host)
             with lock:
@@ -137,7 +136,7 @@ def _reports(agents: Sequence[SimulatedAgent], interval: float, seconds: float) 
 
 
 def _schedule_guests(port: int, rate: float, seconds: float) -> RequestTimes:
-    """Candidates and a claim, so many times a second; guests go again, the oldest first."""
+    """Find candidates and claim at a rate; release the oldest guests."""
     taken, began = RequestTimes(), time.monotonic()
     held: deque[str] = deque()
     with ServiceConnection(port, 60.0) as connection:
@@ -168,7 +167,9 @@ def _schedule_guests(port: int, rate: float, seconds: float) -> RequestTimes:
 def _measure_both(
     service: Service, agents: Sequence[SimulatedAgent], rate: float, options: argparse.Namespace
 ) -> Sequence[str]:
-    """A row: reports and schedulings at once, with the CPU of the service as a share of one."""
+    """Measure reports and schedulings at the same time; return a row, with the CPU of the service in percent
+    of one.
+    """
     seconds = options.seconds
     context = multiprocessing.get_context("spawn")
     before, began = service.cpu_seconds(), time.monotonic()
@@ -202,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--rate", type=float, default=100.0, help="schedulings a second; default: %(default)s"
     )
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="of each measurement; default: %(default)s"
+        "--seconds", type=float, default=60.0, help="seconds of each measurement; default: %(default)s"
     )
     options = parser.parse_args(arguments)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -225,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 ("first reports", first.describe(time.monotonic() - began), "", "", f"{cpu:.2f} a report")
             )
             for agent in agents:
-                agent.report_host()  # what each wrote itself it reads once
+                agent.report_host()  # each agent reads its own writes once
             for name, some, rate in (
                 ("reports alone", agents, 0.0),
                 ("schedulings alone", [], options.rate),
@@ -233,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ):
                 rows.append((name, *_measure_both(service, some, rate, options)))
             for agent in agents:
-                agent.client.has_trees = lambda: False  # type: ignore[method-assign]  # as of a stock one
+                agent.client.has_trees = lambda: False  # type: ignore[method-assign]  # as for a stock service
                 agent.report_host()
             rows.append(("ordinary reports alone", *_measure_both(service, agents, 0.0, options)))
             rows.append(("ordinary reports, both", *_measure_both(service, agents, options.rate, options)))

@@ -1,7 +1,8 @@
-"""What it costs a worker to follow the changes that others write: ``python -m benchmarks.following``.
+"""A worker's cost of following the changes of other workers: ``python -m benchmarks.following``.
 
 The read model of a `numa` world is in this process. Some providers change in the database, and then a request
-asks for the current model. Times are CPU ms of the thread that asks, without the time of the database.
+needs the current model. Times are milliseconds of CPU time of the requesting thread, without the time of the
+database.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from benchmarks.loading import load_directly
+from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS
 from placement.db import buckets, migration
 from placement.db.database import ServiceDatabase
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def change_providers(engine: sa.Engine, providers: Sequence[tuple[int, str]]) -> None:
-    """Stamp providers as a write of their usage does; each has an id and a uuid."""
+    """Stamp providers, each given by id and uuid, as a write of their usage does."""
     counters, table = change_buckets.c, resource_providers
     with engine.begin() as conn:
         for provider_id, uuid in providers:

@@ -1,7 +1,9 @@
-"""``python -m benchmarks.galera_waiting``: what it costs that a node applies others' commits first.
+"""The cost of waiting until a node has applied the commits of others: ``python -m
+benchmarks.galera_waiting``.
 
-Two sides on one node of three, one with ``mysql_wsrep_sync_wait = 7`` and one with 0, in turns:
-the question before every answer, a reading transaction, and a write; with the other nodes quiet, and writing.
+Two sides use one node of three in turns, one with ``mysql_wsrep_sync_wait = 7`` and one with 0. The program
+measures the query before each answer, a reading transaction and a write. The other nodes are quiet, then they
+write.
 """
 
 import sys
@@ -72,7 +74,7 @@ def main() -> int:
 
 
 def _repeat_action(action: Action, database: ServiceDatabase) -> Callable[[], float]:
-    """A repeat: milliseconds for one of as many as fit into it."""
+    """Return a function that repeats the action for a time and returns the milliseconds of one call."""
 
     def time_repeat() -> float:
         began, count = time.perf_counter(), 0
@@ -86,7 +88,7 @@ def _repeat_action(action: Action, database: ServiceDatabase) -> Callable[[], fl
 
 @contextmanager
 def _busy_writers(urls: Sequence[str]) -> Iterator[None]:
-    """Writers on these nodes, one each, that touch what nobody else does."""
+    """Run a writer on each of these nodes, which locks a name of its own."""
     ended = threading.Event()
 
     def write(url: str) -> None:

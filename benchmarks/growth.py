@@ -1,4 +1,6 @@
-"""How this service grows: the `numa` world with more and more hosts, loaded with SQL and asked over REST."""
+"""The growth of this service: the `numa` world with more and more hosts, loaded with SQL and queried over
+REST.
+"""
 
 import statistics
 import time
@@ -13,11 +15,11 @@ import orjson
 
 from benchmarks.clients import ClientPool
 from benchmarks.http import CLAIM_OWNER, RequestRefused, ServiceConnection
-from benchmarks.loading import load_directly
 from benchmarks.measure import ComparisonResult, LatencyMeasurement, RepeatSample, interleave_repeats
 from benchmarks.queries import QUERIES
-from benchmarks.reading import AGAIN
+from benchmarks.query_latency import AGAIN
 from benchmarks.servers import Ours
+from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS, uuid_of
 from placement.db import migration
 from tests.databases import DatabaseServer
@@ -34,7 +36,7 @@ _SECONDS_TO_WRITE: Final = 120.0
 def measure_growth(
     server: DatabaseServer, folder: Path, sizes: Sequence[int], repeats: int
 ) -> Iterator[ComparisonResult]:
-    """The results of each size, one after the other, and how the largest compares with the one before."""
+    """Yield the results of each size, then the ratio between each size and the next one."""
     latencies: dict[int, dict[str, ComparisonResult]] = {}
     for hosts in sizes:
         url = server.fresh_database()
@@ -62,7 +64,7 @@ def measure_growth(
 def _compare_sizes(
     smaller: int, larger: int, before: Mapping[str, ComparisonResult], after: Mapping[str, ComparisonResult]
 ) -> Iterator[ComparisonResult]:
-    """How many times longer each limited query takes on the larger world."""
+    """Yield the ratio of the times of each limited query between two sizes."""
     bound = _MAX_GROWTH.get((smaller, larger))
     for query in QUERIES["numa"]:
         few, many = before.get(query.name), after.get(query.name)
@@ -117,7 +119,7 @@ def _one_size(
 
 
 def _check_loading(connection: ServiceConnection, hosts: int) -> None:
-    """Make sure that what was loaded with SQL is what REST would have loaded."""
+    """Check that SQL has loaded the same providers as REST would."""
     tree = WORLDS["numa"].tree(hosts - 1)
     shown = _get(connection, f"/resource_providers?in_tree={tree[0].uuid}")["resource_providers"]
     if {each["uuid"]: each["parent_provider_uuid"] for each in shown} != {
@@ -136,7 +138,7 @@ def _check_loading(connection: ServiceConnection, hosts: int) -> None:
 
 
 def _from_file(section: str, service: Ours, file: Path) -> ComparisonResult:
-    """As a cold start, of a worker that finds the file that another has written."""
+    """Measure cold starts of a worker that finds the model file of another one."""
     deadline = time.monotonic() + _SECONDS_TO_WRITE
     with ServiceConnection(service.port) as connection:
         connection.expect_success("GET", QUERIES["numa"][1].path())
@@ -150,7 +152,7 @@ def _from_file(section: str, service: Ours, file: Path) -> ComparisonResult:
 
 
 def _respawn_seconds(service: Ours, connection: ServiceConnection) -> float:
-    """Seconds from the end of the only worker to the first answer of the one that follows it."""
+    """Return the seconds from the end of the only worker to the first answer of the next one."""
     (worker,) = service.worker_processes()
     began = time.perf_counter()
     worker.kill()
@@ -167,7 +169,7 @@ def _worker_memory(section: str, name: str, service: Ours, bound: float | None) 
 
 
 def _two_workers(section: str, first: Ours, second: Ours, hosts: int) -> Iterator[ComparisonResult]:
-    """Claims on one worker, looked for on the other: each must be in the very next answer there."""
+    """Claim on one worker and query the other one: its next answer must show the claim."""
     step = max(1, hosts // _WRITES)
     with ServiceConnection(first.port) as writer, ServiceConnection(second.port) as reader:
         quiet, after = [], []
@@ -197,7 +199,7 @@ def _two_workers(section: str, first: Ours, second: Ours, hosts: int) -> Iterato
 
 
 def _under_load(section: str, first: Ours, reader: ServiceConnection, hosts: int) -> ComparisonResult:
-    """The latency of a query on one worker while a client claims on the other without a pause."""
+    """Return the latency of a query on one worker while a client claims on the other one without a pause."""
     providers = [uuid_of(f"numa-{number}-numa0") for number in range(hosts)]
     query = next(query for query in QUERIES["numa"] if query.is_limited)
     paths = query.member_paths()

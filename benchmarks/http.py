@@ -1,4 +1,4 @@
-"""One persistent connection to a service: little stands between clock and socket."""
+"""One persistent connection to a service, with little work between clock and socket."""
 
 import http.client
 import json
@@ -21,7 +21,7 @@ CLAIM_OWNER: Final = {
 
 
 class NoAnswer(Exception):
-    """The service did not answer in time, or broke the connection; the message says which."""
+    """The service did not answer in time, or closed the connection; the message says which."""
 
 
 class RequestRefused(Exception):
@@ -48,14 +48,14 @@ class ServiceConnection:
 
     @property
     def local_port(self) -> int:
-        """The port of this end, while the connection is open."""
+        """Return the port of this end of an open connection."""
         port: int = self._connection.sock.getsockname()[1]
         return port
 
     def send(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Status and body of the answer.
+        """Send a request; return the status and body of the answer.
 
-        :raises NoAnswer: and the next request opens a new connection.
+        :raises NoAnswer: the service did not answer. The next request opens a new connection.
         """
         reused = self._connection.sock is not None
         try:
@@ -64,7 +64,7 @@ class ServiceConnection:
             except (http.client.RemoteDisconnected, ConnectionError):
                 if method != "GET" or not reused:
                     raise
-                self.close()  # it was idle for longer than the service keeps connections
+                self.close()  # the service has closed the connection because it was idle for too long
                 return self._send(method, path, body)
         except (OSError, http.client.HTTPException) as error:
             self.close()
@@ -78,9 +78,10 @@ class ServiceConnection:
         return response.status, response.read()
 
     def expect_success(self, method: str, path: str, body: Any = None) -> bytes:
-        """The body of a successful answer.
+        """Send a request; return the body of the successful answer.
 
-        :raises NoAnswer, Refused: naming the request.
+        :raises NoAnswer: the service did not answer.
+        :raises RequestRefused: the answer is an error.
         """
         sent = None if body is None else json.dumps(body).encode()
         status, answer = self.send(method, path, sent)

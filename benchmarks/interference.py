@@ -1,7 +1,8 @@
-"""Guests that disturb others, in simulated worlds: who is found, how soon, and what it costs the innocent.
+"""Guests that disturb others, in simulated worlds: detected culprits, delays, and the cost for innocent
+guests.
 
-``python -m benchmarks.interference [--worlds 500] [--seed 1] [--svg FILE]``. ``interference.md`` tells what
-was found.
+``python -m benchmarks.interference [--worlds 500] [--seed 1] [--svg FILE]``. ``interference.md`` describes
+the results.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from compute_agent.throttling.interference.state import InterferenceState
 from compute_agent.throttling.levers import ThrottleSteps, lowest_limit
 
 HARM = 0.1
-"""A guest of the upper class that is slower by this part is a victim of the culprit, and has to be helped."""
+"""A guest of the upper class is a victim of the culprit if the culprit slows it down by this share."""
 
 RIGHT = 0.05
-"""To limit a guest for another one is right if that would be faster by this part without it."""
+"""A limit of one guest for another is right if the other would be faster by this share without the one."""
 
 IN_TIME = 300.0
-"""Seconds from when a culprit begins."""
+"""Maximum seconds from the begin of a culprit to a timely verdict."""
 
 AFTER = 1000
-"""Steps that a world goes on at most until everything is given back."""
+"""Maximum number of further steps until no limit is left."""
 
 SIGNAL_NAMES = ("run_delay", "memory_bandwidth", "llc_occupancy")
 
 
 def watches_of(names: Iterable[str]) -> tuple[InterferenceWatch, ...]:
-    """Watches in force of these signals."""
+    """Return active watches of these signals."""
     return tuple(InterferenceWatch(name, SIGNALS[name], preview=False) for name in names)
 
 
@@ -50,7 +51,7 @@ WATCHES = watches_of(SIGNAL_NAMES)
 
 
 class IdleController:
-    """Nobody: limits that never change."""
+    """A controller that never limits guests, and the base of the others."""
 
     decisions: tuple[CaseDecision, ...] = ()
 
@@ -58,11 +59,11 @@ class IdleController:
         self.limits: Limits = {}
 
     def decide_limits(self, sample: GuestSamples) -> None:
-        """Decide by another sample."""
+        """Set new limits after another sample."""
 
 
 class AgentController(IdleController):
-    """What the agent decides."""
+    """The decisions of the agent."""
 
     def __init__(self, watches: tuple[InterferenceWatch, ...] = WATCHES) -> None:
         super().__init__()
@@ -76,9 +77,10 @@ class AgentController(IdleController):
 
 
 class MinimumController(IdleController):
-    """As PRM does: all of lower classes to the minimum at once, and a step back after three clean rounds.
+    """PRM's decisions: all guests of lower classes get the minimum at once, and a step more after three clean
+    rounds.
 
-    By the same signals and thresholds as the agent, so that what differs is what is done about it.
+    It uses the signals and thresholds of the agent, so that only the reactions differ.
     """
 
     def __init__(self) -> None:
@@ -112,7 +114,9 @@ class MinimumController(IdleController):
 
 @dataclass
 class LimitAction:
-    """A guest that was limited for another one: when, whether that was right, and whether it was held."""
+    """A limit of a guest for the sake of another: when, whether it was right, and whether it led to a
+    verdict.
+    """
 
     time: float
     suspect: str
@@ -124,7 +128,7 @@ class LimitAction:
 
 @dataclass
 class WorldTrace:
-    """One world with one controller: the uses of each step, and what was done."""
+    """One world with one controller: the use in each step, and the actions."""
 
     uses: list[dict[str, StepUse]] = field(default_factory=list)
     limits: list[Limits] = field(default_factory=list)
@@ -133,7 +137,7 @@ class WorldTrace:
 
 
 def play_world(one: GuestWorld, controller: IdleController, quiet: bool = False) -> WorldTrace:
-    """A world from its beginning, and on until nobody is limited."""
+    """Simulate a world from its beginning until its end and until no guest has a limit."""
     one, trace = one.fresh_copy(), WorldTrace()
     for number in range(one.length + AFTER):
         if number >= one.length and not controller.limits:
@@ -191,7 +195,9 @@ class InterferenceResult:
 def judge_world(
     one: GuestWorld, compare: bool = True, watches: tuple[InterferenceWatch, ...] = WATCHES
 ) -> InterferenceResult:
-    """One world, played with the agent, and where there is a culprit without it, with none and with PRM's."""
+    """Simulate a world with the agent, and compare a world with a culprit with no controller and with
+    PRM's.
+    """
     result, agent = InterferenceResult(worlds=1), play_world(one, AgentController(watches))
     result.not_returned = not agent.returned
     result.actions, result.right = len(agent.actions), sum(a.right for a in agent.actions)
@@ -207,8 +213,8 @@ def judge_world(
     calm_hours = len(one.guests) * one.begin * STEP / 3600
     result.calm_hours = calm_hours
     result.calm_actions = sum(not a.right and a.time <= one.begin * STEP for a in agent.actions)
-    nobody, quiet = play_world(one, IdleController()), play_world(one, IdleController(), quiet=True)
-    victims = victims_of(one, nobody, quiet)
+    idle, quiet = play_world(one, IdleController()), play_world(one, IdleController(), quiet=True)
+    victims = victims_of(one, idle, quiet)
     if not victims:
         return result
     result.disturbed = 1
@@ -223,24 +229,26 @@ def judge_world(
         minimum = play_world(one, MinimumController())
         result.kept.append(kept_work(one, agent, quiet))
         result.kept_minimum.append(kept_work(one, minimum, quiet))
-        for name, trace in (("nobody", nobody), ("agent", agent), ("minimum", minimum)):
+        for name, trace in (("no limits", idle), ("agent", agent), ("minimum", minimum)):
             result.speed.setdefault(name, []).append(victim_speed(one, trace, quiet, victims))
     return result
 
 
-def victims_of(one: GuestWorld, nobody: WorldTrace, quiet: WorldTrace) -> list[str]:
-    """Guests of the upper class that are slower by a tenth while the culprit is at work."""
+def victims_of(one: GuestWorld, idle: WorldTrace, quiet: WorldTrace) -> list[str]:
+    """Return guests of the upper class that are slower by a tenth during the culprit's activity."""
     return [
         uuid
         for uuid, guest in one.guests.items()
         if guest.facts.rank
-        and _mean_value(one, nobody, uuid, lambda use: use.speed)
+        and _mean_value(one, idle, uuid, lambda use: use.speed)
         <= (1 - HARM) * _mean_value(one, quiet, uuid, lambda use: use.speed)
     ]
 
 
 def victim_speed(one: GuestWorld, trace: WorldTrace, quiet: WorldTrace, victims: list[str]) -> float:
-    """How fast the victims were while the culprit was at work, of what they are without it."""
+    """Return the speed of the victims during the culprit's activity, as a share of their speed without the
+    culprit.
+    """
     return statistics.fmean(
         _mean_value(one, trace, uuid, lambda use: use.speed)
         / _mean_value(one, quiet, uuid, lambda use: use.speed)
@@ -249,7 +257,9 @@ def victim_speed(one: GuestWorld, trace: WorldTrace, quiet: WorldTrace, victims:
 
 
 def kept_work(one: GuestWorld, trace: WorldTrace, quiet: WorldTrace) -> float:
-    """Work of the lower class but the culprit, of what it would have been without that."""
+    """Return the work of the innocent guests of the lower class, as a share of their work without the
+    culprit.
+    """
     innocent = [u for u, guest in one.guests.items() if not guest.facts.rank and u != one.culprit]
     work = [
         sum(_mean_value(one, found, uuid, lambda use: use.work) for uuid in innocent)
@@ -272,7 +282,7 @@ def simulate_worlds(
 
 
 def rows(result: InterferenceResult) -> list[tuple[str, str]]:
-    """What was found, in words."""
+    """Return the results as names and texts."""
     hours = result.calm_hours or 1.0
     found = [
         ("worlds, of them with a victim of the culprit", f"{result.worlds}, {result.disturbed}"),
@@ -313,21 +323,23 @@ def _format_share(some: int, of: int) -> str:
 
 
 def draw_picture(seed: int) -> str:
-    """A world of each kind: the victim with nobody and with the agent, and what the culprit may have."""
+    """Draw a world of each kind: the victim without a controller and with the agent, and the culprit's
+    limits.
+    """
     panels: list[ChartPanel] = []
     longest = 0.0
     for kind in KINDS[:3]:
         for number in range(100):
             one = make_world(f"{seed} {kind} {number}", kind)
-            nobody, quiet, agent = (
+            idle, quiet, agent = (
                 play_world(one, IdleController()),
                 play_world(one, IdleController(), quiet=True),
                 play_world(one, AgentController()),
             )
-            victims = victims_of(one, nobody, quiet)
+            victims = victims_of(one, idle, quiet)
             if victims and any(a.guilty and a.suspect == one.culprit for a in agent.actions):
                 break
-        victim = min(victims, key=lambda uuid: _mean_value(one, nobody, uuid, lambda use: use.speed))
+        victim = min(victims, key=lambda uuid: _mean_value(one, idle, uuid, lambda use: use.speed))
         times = [STEP * n for n in range(one.length)]
         longest = max(longest, times[-1])
         curves = [
@@ -336,7 +348,7 @@ def draw_picture(seed: int) -> str:
                 colour,
                 [(t, 100 * uses[victim].speed) for t, uses in zip(times, trace.uses, strict=True)],
             )
-            for name, colour, trace in (("nothing done", COLOURS[1], nobody), ("agent", COLOURS[0], agent))
+            for name, colour, trace in (("nothing done", COLOURS[1], idle), ("agent", COLOURS[0], agent))
         ]
         panels.append(
             ChartPanel(f"Speed of {victim} in % of alone; {one.culprit} disturbs it ({kind})", curves)

@@ -1,10 +1,10 @@
-"""Real guests on one CPU: one that works, and one that begins to burn; and what looking for that costs.
+"""Real guests on one CPU, one working and one that begins to burn, and the cost of the watches.
 
     python -m benchmarks.interference_guests --qemu            # two minutes; needs libvirt with quotas
-    python -m benchmarks.interference_guests --cost 100        # CPU time of the daemon with so many guests
+    python -m benchmarks.interference_guests --cost 100        # CPU time of the daemon with 100 guests
 
-The agent is the real one with libvirt and QEMU; only its clock for decisions goes ten times faster, so that
-five minutes of learning are thirty seconds (``--speed 1``: as it is). What is measured is so by the true one.
+The agent is the real one with libvirt and QEMU. Only its clock for decisions runs ten times as fast, so that
+five minutes of learning take thirty seconds (``--speed 1``: real time). Measurements use the real clock.
 """
 
 import argparse
@@ -33,7 +33,7 @@ WATCH = "[interference:cpu]\nsignal = run_delay\nmode = act\n"
 
 
 class FastAgent:
-    """The agent in this process, with a clock for decisions that goes ``speed`` times as fast."""
+    """An agent in this process with a clock for decisions that runs ``speed`` times as fast."""
 
     def __init__(self, ini, speed):
         self.speed, self.samples = speed, []
@@ -49,7 +49,7 @@ class FastAgent:
         return time.monotonic() * self.speed
 
     def read(self, views, online, signals, now, caches):
-        """By the true clock, told as of the fast one."""
+        """Read guests by the real clock, and return the sample with the time of the fast clock."""
         sample = self._read(views, online, signals, time.monotonic(), caches)
         if sample is None:
             return None
@@ -58,12 +58,12 @@ class FastAgent:
         return sample
 
     def sleep_scaled(self, count):
-        """Wait so many seconds of the fast clock."""
+        """Sleep for a number of seconds of the fast clock."""
         time.sleep(count / self.speed)
 
 
 def watch_disturbance(bench, libvirtd, speed, svg):
-    """From calm to disturbed to restored; prints what the agent told, and draws it."""
+    """Run a guest from calm over disturbed to restored; print the events of the agent, and draw them."""
     server, batch = str(uuid.uuid4()), str(uuid.uuid4())
     fast = FastAgent(bench.folder / "agent.ini", speed)
     try:
@@ -132,9 +132,10 @@ def _draw_guests(samples, server, batch):
 
 
 def measure_signals(bench, guests, seconds):
-    """Percent of a core: nothing, a watch, all of [capacity] too, all signals too; and nothing again.
+    """Print the agent's CPU time in percent of a core, for five configurations.
 
-    Guests are four processes each.
+    These are: no watch, one watch, [capacity] as well, all signals as well, and no watch again. Each guest
+    has four processes.
     """
     for _ in range(guests):
         bench.ask_agent(
@@ -166,8 +167,8 @@ def main() -> int:
     parser.add_argument("--qemu", action="store_true")
     parser.add_argument("--speed", type=float, default=10.0)
     parser.add_argument("--step", type=int, default=20, help="[qos] step")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw what happened there")
-    parser.add_argument("--seconds", type=int, default=60, help="for which each cost is measured")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the events to this file")
+    parser.add_argument("--seconds", type=int, default=60, help="length of each measurement of the cost")
     parser.add_argument("--cost", type=int, nargs="*", default=[], metavar="GUESTS")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="interference-guests-"))

@@ -1,8 +1,8 @@
-"""Hosts whose guests share CPUs, a cache and memory; on some of them one guest disturbs others.
+"""Simulated hosts with guests that share CPUs, a cache and memory. On some hosts one guest disturbs others.
 
-A model, of nothing that was measured anywhere: CPUs are a queue, memory answers later the busier it is, and a
-guest has as much of the cache as it fills beside others. What a guest wants does not depend on what is done
-to it, so that the same world can be played with and without a controller, a culprit, or any one guest.
+The model is not based on measurements. CPUs are a queue. Memory answers later the busier it is. A guest's
+share of the cache depends on how fast it fills the cache beside the others. The demand of a guest does not
+depend on its limits. So the same world can run with and without a controller, a culprit, or any guest.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from compute_agent.throttling.interference.signals import GuestReading, GuestSam
 from compute_agent.usage.snapshot import GuestAllotment, GuestUsage
 
 STEP = 10.0
-"""Seconds."""
+"""Seconds of a step."""
 
 CPUS = 16
 CACHE = 32e6
 WAYS = 16
 BANDWIDTH = 40e9
 CORE_BANDWIDTH = 8e9
-"""Bytes a second that a core gets of memory nobody else uses."""
+"""Bytes a second that a core gets from otherwise idle memory."""
 
 QUOTA, WAY, BAND = (
     ThrottleControl(CPU_QUOTA),
@@ -39,7 +39,7 @@ Limits = Mapping[str, Mapping[ThrottleControl, float]]
 
 @dataclass(frozen=True)
 class GuestProgram:
-    """What a guest runs: bytes that it touches for each second of work, and how many different ones."""
+    """The program of a guest: bytes touched in each second of work, and the number of different bytes."""
 
     touched: float
     footprint: float
@@ -51,13 +51,13 @@ class WorldGuest:
     program: GuestProgram
     wants: list[float]
     other: GuestProgram | None = None
-    """What it runs from ``begin`` to ``end``, if it is a culprit or changes its mind."""
+    """The program from ``begin`` to ``end`` of a culprit or of a guest that becomes slower by itself."""
     other_wants: list[float] = field(default_factory=list)
     begin: int = 0
     end: int = 0
 
     def wanted_at(self, step: int, quiet: bool, rest: bool) -> tuple[float, GuestProgram]:
-        """What it wants in the first part of a step, or in the ``rest`` of it."""
+        """Return the wanted cores and the program in the first part of a step, or in the ``rest`` of it."""
         turn = step if rest else step - 1
         if self.other is not None and self.begin <= turn < self.end and not quiet:
             return self.other_wants[turn - self.begin], self.other
@@ -66,7 +66,7 @@ class WorldGuest:
 
 @dataclass
 class StepUse:
-    """One guest in one step: cores wanted, had and waited for; bytes a second; what it holds of the cache."""
+    """One guest in one step: wanted, used and awaited cores, bytes a second, and bytes in the cache."""
 
     want: float
     had: float
@@ -74,17 +74,19 @@ class StepUse:
     bandwidth: float
     occupancy: float
     speed: float
-    """Of what it would do alone on the host, for what it wants."""
+    """Share of the speed that the guest would have alone on the host."""
     work: float
 
     def mix_with(self, other: StepUse, share: float) -> StepUse:
-        """A step that is like this for a share of it, and like another one for the rest."""
+        """Return the mean of this step and another, with a weight for this one."""
         mine, its = astuple(self), astuple(other)
         return StepUse(*(share * one + (1 - share) * two for one, two in zip(mine, its, strict=True)))
 
     @property
     def cycles_per_instruction(self) -> float:
-        """Cycles for each instruction, of a program that takes one where memory takes no time."""
+        """Return the cycles for an instruction, for a program that would take one cycle without memory
+        accesses.
+        """
         return self.had / self.work if self.work else 1.0
 
 
@@ -98,13 +100,13 @@ class GuestWorld:
     end: int = 0
     length: int = 0
     offset: float = 0.0
-    """The part of a step by which what the culprit does begins, changes and ends after the step does."""
+    """The share of a step by which the activity of the culprit begins, changes and ends after the step."""
     noise: random.Random = field(default_factory=random.Random)
     cycle_noise: random.Random = field(default_factory=random.Random)
     occupancy: dict[str, float] = field(default_factory=dict)
 
     def fresh_copy(self) -> GuestWorld:
-        """The same world from its beginning."""
+        """Return the same world at its beginning."""
         return GuestWorld(
             self.seed, self.kind, self.guests, self.culprit, self.begin, self.end, self.length, self.offset,
             random.Random(f"{self.seed} noise"), random.Random(f"{self.seed} cycles"),
@@ -113,7 +115,9 @@ class GuestWorld:
     def run_step(
         self, number: int, limits: Limits, without: Iterable[str] = (), quiet: bool = False
     ) -> dict[str, StepUse]:
-        """What happens in a step; ``quiet``: nobody does anything else than mostly (no culprit)."""
+        """Simulate a step; return the use of each guest. With ``quiet`` the culprit runs its ordinary
+        program.
+        """
         there = {uuid: guest for uuid, guest in self.guests.items() if uuid not in without}
         early, late = (
             {
@@ -134,7 +138,9 @@ class GuestWorld:
     def _run_part(
         self, asked: Mapping[str, tuple[float, GuestProgram]], limits: Limits
     ) -> tuple[dict[str, StepUse], dict[str, float]]:
-        """What happens where guests want that of these programs; and what each then holds of the cache."""
+        """Simulate a part of a step with these demands; return the use of each guest and its bytes in the
+        cache after it.
+        """
         programs = {uuid: program for uuid, (_, program) in asked.items()}
         had, waits = _share_cores(
             {u: (w, limits.get(u, {}).get(QUOTA, math.inf)) for u, (w, _) in asked.items()}
@@ -154,7 +160,7 @@ class GuestWorld:
         return found, _cache_occupancy(rates, programs, occupancy, limits)
 
     def step_without(self, number: int, limits: Limits, guest: str) -> dict[str, StepUse]:
-        """The same step if a guest had long been gone; nothing of this world changes."""
+        """Return the same step as if a guest had ended long before, without changes of this world."""
         kept = dict(self.occupancy)
         for _ in range(6):
             self.occupancy.pop(guest, None)
@@ -163,7 +169,7 @@ class GuestWorld:
         return found
 
     def take_sample(self, number: int, uses: Mapping[str, StepUse], limits: Limits) -> GuestSamples:
-        """What an agent reads of it."""
+        """Return the sample that an agent reads after a step."""
         rng = self.noise
         readings = {
             uuid: GuestReading(
@@ -181,7 +187,7 @@ class GuestWorld:
 
 
 def _share_cores(asked: Mapping[str, tuple[float, float]]) -> tuple[dict[str, float], dict[str, float]]:
-    """Cores that each has, and waits for: fair shares, and a queue (Sakasegawa's) where there are enough."""
+    """Return used and awaited cores: fair shares, and Sakasegawa's queue where the CPUs suffice."""
     wants = {uuid: min(want, quota) for uuid, (want, quota) in asked.items()}
     total = sum(wants.values())
     had, left, open_ = {}, float(CPUS), sorted(wants, key=lambda uuid: wants[uuid])
@@ -190,7 +196,7 @@ def _share_cores(asked: Mapping[str, tuple[float, float]]) -> tuple[dict[str, fl
         left -= had[uuid]
     load = min(0.98, total / CPUS)
     queue = 0.5 * load ** (math.sqrt(2 * (CPUS + 1)) - 1) / (CPUS * (1 - load))
-    # Who is held down by a quota waits for that; it is not a victim of anybody.
+    # a guest that waits for its quota is not a victim of another guest
     return had, {uuid: wants[uuid] - had[uuid] + had[uuid] * queue for uuid in wants}
 
 
@@ -204,7 +210,7 @@ def _memory_slowdown(
     occupancy: Mapping[str, float],
     limits: Limits,
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """By which factor each takes longer for its work, and the bytes a second to and from memory."""
+    """Return the factor by which memory delays the work of each guest, and its bytes a second from memory."""
     missed = {
         uuid: program.touched * _miss_rate(program, occupancy[uuid]) for uuid, program in programs.items()
     }
@@ -228,7 +234,7 @@ def _cache_occupancy(
     before: Mapping[str, float],
     limits: Limits,
 ) -> dict[str, float]:
-    """What each holds next: as it fills, no more than it touches, or its ways let it."""
+    """Return the next bytes of each guest in the cache, at most its footprint and the size of its ways."""
     most = {
         uuid: min(program.footprint, limits.get(uuid, {}).get(WAY, WAYS) / WAYS * CACHE)
         for uuid, program in programs.items()
@@ -250,9 +256,9 @@ def _cache_occupancy(
 
 
 def make_world(seed: str, kind: str) -> GuestWorld:
-    """Some guests of either class, from 20 minutes on a culprit unless it is calm.
+    """Return a world with some guests of either class, and with a culprit after 20 minutes unless it is calm.
 
-    What that does is not aligned with the steps, at the ends of which samples are taken.
+    The culprit begins between two samples, which are taken at the ends of steps.
     """
     rng = random.Random(seed)
     begin = rng.randrange(120, 180)
@@ -280,7 +286,7 @@ def make_world(seed: str, kind: str) -> GuestWorld:
     else:
         found.culprit = best_effort[0]
         _begin_culprit(rng, guests[found.culprit], kind, begin, end)
-    # Somebody else who begins to do more at about the same time, and disturbs nobody by it.
+    # a decoy begins to do more at about the same time, without disturbing other guests
     decoy = guests[best_effort[1]]
     start = max(0, begin + rng.randint(-6, 6))
     decoy.wants[start:end] = [want * rng.uniform(1.2, 1.6) for want in decoy.wants[start:end]]
@@ -311,11 +317,11 @@ def _begin_culprit(rng: random.Random, guest: WorldGuest, kind: str, begin: int,
     guest.begin, guest.end = begin, end
     guest.other_wants = _wanted_cores(rng, cores, end - begin, 16.0, swing=0.1)
     manner = rng.random()
-    if manner < 0.3:  # it comes by and by
+    if manner < 0.3:  # the culprit begins slowly
         rise = rng.randint(6, 18)
         for number in range(rise):
             guest.other_wants[number] *= number / rise
-    elif manner < 0.6:  # it pauses every few minutes
+    elif manner < 0.6:  # the culprit pauses every few minutes
         work, pause = rng.randint(12, 30), rng.randint(6, 18)
         for number in range(end - begin):
             if number % (work + pause) >= work:
@@ -323,7 +329,7 @@ def _begin_culprit(rng: random.Random, guest: WorldGuest, kind: str, begin: int,
 
 
 def _change_of_mind(rng: random.Random, guest: WorldGuest, begin: int, end: int) -> None:
-    """It suffers by itself: touches more, or wants more."""
+    """Make a guest slower by itself: it touches more memory, or wants more cores."""
     guest.begin, guest.end = begin, end
     guest.other = GuestProgram(
         guest.program.touched * rng.uniform(1, 2), guest.program.footprint * rng.uniform(1, 2)
@@ -334,7 +340,9 @@ def _change_of_mind(rng: random.Random, guest: WorldGuest, begin: int, end: int)
 def _wanted_cores(
     rng: random.Random, mean: float, length: int, most: float, swing: float = 0.3
 ) -> list[float]:
-    """A slow wave, noise with a memory of a minute or two, and bursts with a heavy tail."""
+    """Return demands as a slow wave, noise with a memory of one or two minutes, and bursts with a heavy
+    tail.
+    """
     phase, period = rng.uniform(0, 7), rng.uniform(120, 720)
     spread, value, burst, found = rng.uniform(0.05, 0.2), 0.0, 0.0, []
     for number in range(length):

@@ -1,11 +1,11 @@
-"""What a round of isolation costs beside 100 guests: CPU time of each part of a reconcile without changes.
+"""The cost of a round of isolation beside 100 guests: CPU time of each part of a reconcile without changes.
 
     python -m benchmarks.isolation                       # some minutes, most of them to build the host
     python -m benchmarks.isolation --guests 20 --rounds 5
 
-The host is a tree of files in memory: 128 CPUs, 400 interrupts, 1300 threads of the kernel, 40 services, and
-guests of libvirt with one dedicated CPU each, all quiet and 40 of them alone. Reads of /proc cost more on a
-real kernel: the last lines measure that on this machine, for as many threads.
+The host is a tree of files in memory with 128 CPUs, 400 interrupts, 1300 threads of the kernel, 40 services,
+and guests of libvirt. Each guest has a dedicated CPU; all guests are quiet and 40 of them alone. On a real
+kernel, reads of /proc cost more: the last lines measure them on this machine, for the same number of threads.
 """
 
 import argparse
@@ -47,11 +47,11 @@ class CookieTable:
         self._threads = {one.guest.pid: driver.thread_ids(one.guest) for one in targets}
 
     def read_cookie(self, tid):
-        """As the kernel."""
+        """Return the cookie of a thread."""
         return self._cookies.get(tid, 0)
 
     def create_cookie(self, pid):
-        """As the kernel."""
+        """Create one cookie for all threads of a process."""
         self._cookies.update(dict.fromkeys(self._threads[pid], pid))
 
     def clear_own_cookie(self):
@@ -69,7 +69,7 @@ class NoNotes:
 
 
 def write_work(kernel):
-    """The work of a host that may run on any CPU: interrupts, threads of the kernel, services."""
+    """Write the work of a host that may run on any CPU: interrupts, threads of the kernel, services."""
     cpus = len(kernel.cpus)
     listing, kernel._list_threads = kernel._list_threads, lambda: None
     for number in range(INTERRUPTS):
@@ -93,7 +93,7 @@ def write_work(kernel):
 
 
 def build_host(folder, guests):
-    """The host with its guests, isolated; and the demand."""
+    """Return the host with its isolated guests, and the demand."""
     host = IsolationHost(folder, cpus=CPUS)
     kernel = host.kernel
     settle, kernel.cgroups.settle = kernel.cgroups.settle, lambda: None
@@ -116,7 +116,7 @@ def build_host(folder, guests):
 
 
 def make_targets(driver, guests):
-    """Guests with four threads each and one dedicated CPU."""
+    """Return guests with four threads each and one dedicated CPU."""
     targets = []
     shared: CpuSet = frozenset(range(SHARED))
     for number in range(guests):
@@ -130,10 +130,10 @@ def make_targets(driver, guests):
 
 
 def write_interrupts(root, cpus=CPUS):
-    """A file /proc/interrupts of this size."""
+    """Write a file /proc/interrupts of this size."""
     lines = ["      " + " ".join(f"CPU{cpu}" for cpu in range(cpus))]
     row = " ".join(["12345"] * cpus)
-    # An interrupt of a device came to a few CPUs since boot.
+    # interrupts of a device have reached a few CPUs since boot
     for number in range(INTERRUPTS):
         counts = ["0"] * cpus
         counts[number % cpus] = counts[(number + 1) % cpus] = "12345"
@@ -145,7 +145,7 @@ def write_interrupts(root, cpus=CPUS):
 
 
 def cpu_times(work, rounds):
-    """Milliseconds of CPU time of a round: the median, and the worst."""
+    """Return the median and the largest CPU time of a round, in milliseconds."""
     work()
     found = []
     for _ in range(rounds):
@@ -156,14 +156,14 @@ def cpu_times(work, rounds):
 
 
 def read_real(count):
-    """Read as many files of /proc as a round reads of threads of the kernel."""
+    """Read as many files of /proc as a round reads for threads of the kernel."""
     for _ in range(count):
         for name in ("stat", "status"):
             Path(f"/proc/self/{name}").read_bytes()
 
 
 def main() -> int:
-    """Print what was measured."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--guests", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=20)

@@ -21,7 +21,7 @@ GROUPS = {"podman": "/machine.slice/libpod-{}.scope", "docker": "/system.slice/d
 
 
 def start_units(folder, host, uuids):
-    """A systemd with a unit for each uuid: services, scopes, and slices with one service, in turn."""
+    """Start a systemd with a unit for each uuid: services, scopes, and slices with one service, in turn."""
     fake = FakeSystemd(folder)
     fake.folders = HostFolders(host, host / "sys/fs/cgroup", host / "run/systemd")
     for name in ("system.control", "transient"):
@@ -39,7 +39,7 @@ def start_units(folder, host, uuids):
 
 
 def start_containers(folder, host, uuids, group_format, paths):
-    """An engine with a container for each uuid."""
+    """Start an engine with a container for each uuid."""
     fake = FakeEngine(folder, PlainPatch, group_format)
     fake.folders = HostFolders(host, host / "sys/fs/cgroup")
     for number, one in enumerate(uuids):
@@ -51,7 +51,7 @@ def start_containers(folder, host, uuids, group_format, paths):
 
 
 def main() -> int:
-    """Start all, and count requests until the process is ended."""
+    """Start the fakes, and count requests until the process ends."""
     folder = Path(sys.argv[1])
     host, paths = folder / "host", folder / "paths"
     paths.mkdir()

@@ -1,4 +1,4 @@
-"""The speed of the machine, by which numbers of several machines and hours compare."""
+"""The speed of the machine, to compare numbers of several machines and hours."""
 
 import time
 from typing import Final
@@ -7,7 +7,7 @@ ADDITIONS: Final = 5_000_000
 
 
 def addition_seconds() -> float:
-    """The CPU time of five million additions, in seconds."""
+    """Return the CPU time of five million additions, in seconds."""
     began = time.thread_time()
     for _ in range(ADDITIONS):
         began + 1

@@ -1,4 +1,4 @@
-"""Medians of interleaved repeats: what disturbs the machine for a while disturbs all sides alike."""
+"""Medians of interleaved repeats, so that a disturbance of the machine affects all sides alike."""
 
 import statistics
 import time
@@ -17,14 +17,14 @@ _MAX_REQUESTS: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class RepeatSample:
-    """The repeats of one measurement on one side, or why there are none."""
+    """The repeats of one measurement on one side, or the reason of its failure."""
 
     values: Sequence[float] = ()
     failure: str | None = None
 
     @property
     def median_value(self) -> float | None:
-        """The median; None where the measurement failed."""
+        """Return the median, or None for a failed measurement."""
         return statistics.median(self.values) if self.values else None
 
 
@@ -32,11 +32,10 @@ class RepeatSample:
 class ComparisonResult:
     """One line of the table.
 
-    ``unit`` is "ms" or "MB" (less is better), or something per second (more is).
-    ``again`` is ours when the same question was asked before and nothing has
-    changed since. ``cpu`` has, by side, the milliseconds of CPU that the workers used for one
-    answer; ``goal`` is the ratio to reach, ``cpu_goal`` the ratio of ``cpu`` to reach, and ``bound``
-    the value of ours to stay within.
+    ``unit`` is "ms" or "MB" (less is better), or something per second (more is better). ``again`` is our
+    result for a repeated query without changes in between. ``cpu`` has, by side, the milliseconds of the
+    workers' CPU time for one answer. ``goal`` is the ratio to reach, ``cpu_goal`` the ratio of ``cpu`` to
+    reach, and ``bound`` the maximum of our value.
     """
 
     section: str
@@ -53,7 +52,7 @@ class ComparisonResult:
 
     @property
     def median_ratio(self) -> float | None:
-        """How many times better ours is; None where one side has no number."""
+        """Return the factor by which our median is better, or None if one side has no number."""
         if self.reference is None or not self.ours.median_value or not self.reference.median_value:
             return None
         if self.unit.endswith("/s"):
@@ -62,13 +61,13 @@ class ComparisonResult:
 
     @property
     def cpu_ratio(self) -> float | None:
-        """How many times less CPU ours takes; None where one side has no number."""
+        """Return the factor by which our CPU time is smaller, or None if one side has no number."""
         ours, reference = self.cpu.get("ours"), self.cpu.get("reference")
         return reference / ours if ours and reference else None
 
     @property
     def goal_reached(self) -> bool | None:
-        """Whether what was to be reached is reached; None where there is nothing to say."""
+        """Return whether the goal is reached, or None without a goal or a number."""
         if self.bound is not None:
             return self.ours.median_value is not None and self.ours.median_value <= self.bound
         ratio, goal = (
@@ -91,9 +90,9 @@ def time_calls(call: Callable[[], object], count: int) -> tuple[list[float], lis
 def interleave_repeats(
     sides: Mapping[str, Callable[[], float]], repeats: int, failed: Callable[[str], None] = lambda side: None
 ) -> dict[str, RepeatSample]:
-    """Call the sides in turn, ``repeats`` times over; a side that fails is not called again.
+    """Call the sides in turn, ``repeats`` times each; a side that fails is not called again.
 
-    :param failed: called with the side that failed, to bring it into order again.
+    :param failed: called with the name of a failed side, to repair it.
     """
     values: dict[str, list[float]] = {side: [] for side in sides}
     failures: dict[str, str] = {}
@@ -112,11 +111,12 @@ def interleave_repeats(
 
 
 class LatencyMeasurement:
-    """A measurement of GETs: milliseconds from request to the end of the answer, the mean of several.
+    """Measures GETs: the mean of some requests, in milliseconds from the request to the end of the answer.
 
-    :param paths: what to ask for, one after the other.
-    :param cpu_seconds: what the service has used so far; ``cpu`` has what one request
-        uses, in milliseconds, which says more than the clock where others use the machine.
+    :param paths: the paths of the requests, in order.
+    :param cpu_seconds: returns the CPU time of the service so far. ``median_cpu`` is the CPU time of one
+        request,
+        which says more than elapsed time on a machine with other work.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class LatencyMeasurement:
         self._cpu: list[float] = []
 
     def __call__(self) -> float:
-        """The milliseconds of one repeat."""
+        """Return the milliseconds of one repeat."""
         if not self._count:
             self._warm_up()
         cpu, began = self._cpu_seconds(), time.perf_counter()
@@ -140,7 +140,7 @@ class LatencyMeasurement:
         return seconds / self._count * 1000
 
     def _warm_up(self) -> None:
-        """Also tells how many requests make a repeat."""
+        """Send two requests, and set the number of requests of a repeat."""
         self._connection.expect_success("GET", next(self._paths))
         began = self._cpu_seconds()
         self._connection.expect_success("GET", next(self._paths))
@@ -151,12 +151,12 @@ class LatencyMeasurement:
 
     @property
     def median_cpu(self) -> float | None:
-        """The median over the repeats."""
+        """Return the median of the CPU time over the repeats, in milliseconds."""
         return statistics.median(self._cpu) if self._cpu else None
 
 
 def serialisation_ms(answer: bytes, repeats: int) -> float:
-    """The median of the milliseconds that orjson needs to serialise the content of an answer."""
+    """Return the median of orjson's milliseconds to serialise the content of an answer."""
     content = orjson.loads(answer)
     times = []
     for _ in range(repeats):

@@ -1,8 +1,8 @@
-"""Clouds as they are: hosts of many generations, unlike in traits and aggregates, and nearly full.
+"""Realistic clouds: nearly full hosts of many generations, with different traits and aggregates.
 
-A host follows from its number and the seed of its cloud, whatever else there is: hosts 0 to 999 are the same
-in a cloud of 1,000 and in one of 50,000. What is used of it comes about as in life: guests of usual flavors
-start and end at random, each on one NUMA node, until the host is as full as it is meant to be.
+A host follows from its number and the seed of its cloud only: hosts 0 to 999 are the same in a cloud of 1,000
+and in one of 50,000. Their use comes from a simulated life. Guests of usual flavors start and end at random,
+each on one NUMA node, until the host is as full as intended.
 """
 
 import random
@@ -12,28 +12,27 @@ from typing import Final
 
 from benchmarks.worlds import Tree, WorldProvider, inventory, uuid_of
 
-#: what random hosts have; the first is rare, as hosts that an operator has taken out of service
+#: traits and aggregates of random hosts; the first is rare, for hosts that are out of service
 DISABLED: Final = "COMPUTE_STATUS_DISABLED"
 TRAITS: Final = tuple(f"CUSTOM_MIXED_{number}" for number in range(60))
 ZONES: Final = tuple(uuid_of(f"mixed-zone-{number}") for number in range(3))
 TENANTS: Final = tuple(uuid_of(f"mixed-tenant-{number}") for number in range(24))
 _POOLS: Final = tuple(uuid_of(f"mixed-pool-{number}") for number in range(3))
 AGGREGATES: Final = (*ZONES, *TENANTS, *_POOLS)
-"""All 30 of them."""
+"""All 30 aggregates."""
 
 NIC, GPU, NVME = DEVICES = ("CUSTOM_PCI_NIC", "CUSTOM_PCI_GPU", "CUSTOM_PCI_NVME")
 _NEED: Final = {"VCPU": 1, "MEMORY_MB": 1024}
 _POOL_SIZE: Final = 1_000_000_000
 _FAILURES: Final = 12
-"""Starts in a row that fail before a host is taken for full."""
+"""Number of successive failed starts after which a host counts as full."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostGeneration:
-    """Hosts that were bought together: NUMA nodes, and what each of these has.
+    """Hosts that were bought together: NUMA nodes, and the inventories of each node.
 
-    With one node there is no provider for it, as Nova shows hosts. ``disk`` 0 stands for hosts that have
-    theirs from a pool.
+    With one node there is no provider for it, as Nova shows hosts. ``disk`` 0 stands for disk from a pool.
     """
 
     nodes: int
@@ -63,7 +62,9 @@ _GENERATIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MixedFlavor:
-    """What a guest takes of a node, of disk, and of devices of its node; how common it is."""
+    """The resources of a guest: those of a node, disk, and a device of its node. ``weight`` is its
+    frequency.
+    """
 
     node: Mapping[str, int]
     disk: int
@@ -87,15 +88,16 @@ _FLAVORS: Final = (
 _WEIGHTS: Final = [flavor.weight for flavor in _FLAVORS]
 
 Guest = Mapping[str, Mapping[str, int]]
-"""What a guest holds: amounts by class by uuid of the provider."""
+"""The amounts of a guest, by uuid of the provider and by resource class."""
 
 
 @dataclass(frozen=True, slots=True)
 class MixedCloud:
     """A kind of cloud.
 
-    :param full: how much of the VCPU of a host is used, about.
-    :param alike: whether hosts of a generation have the same sizes; otherwise no two are of one shape.
+    :param full: the approximate share of the used VCPU of a host.
+    :param alike: whether hosts of a generation have the same sizes. Otherwise all hosts have different
+        structures.
     """
 
     name: str
@@ -104,7 +106,7 @@ class MixedCloud:
     seed: int = 18
 
     def storage_pools(self) -> Tree:
-        """The pools of disk; each is a tree of its own."""
+        """Return the pools of disk, each a separate tree."""
         return [
             WorldProvider(
                 f"{self.name}-pool-{number}",
@@ -117,7 +119,7 @@ class MixedCloud:
         ]
 
     def make_host(self, number: int) -> tuple[Tree, list[Guest]]:
-        """One host, and the guests that run there."""
+        """Return one host, and the guests that run there."""
         rng = random.Random(f"{self.seed} {self.name} {number}")
         generation = _GENERATIONS[number % len(_GENERATIONS)]
         if not self.alike:
@@ -130,7 +132,7 @@ class MixedCloud:
         return tree, _HostHistory(tree, generation, disk, rng).fill_host(min(1.0, rng.gauss(self.full, 0.04)))
 
     def hosts(self, count: int) -> Iterator[tuple[Tree, list[Guest]]]:
-        """The first hosts."""
+        """Yield the first hosts."""
         return map(self.make_host, range(count))
 
     def _providers(
@@ -156,7 +158,7 @@ class MixedCloud:
                 parent = WorldProvider(f"{name}-numa{at}", root.uuid, inventories, ("HW_NUMA_ROOT",))
                 yield parent
             for device, count in generation.devices.items():
-                # a slot may be empty, so that hosts of one generation are of several shapes
+                # a slot may be empty, so that hosts of one generation have several structures
                 for slot in range(count if rng.random() < 0.75 else count - 1):
                     yield WorldProvider(f"{name}-{at}-{device}-{slot}", parent.uuid, {device: inventory(1)})
 
@@ -184,7 +186,7 @@ def _node_of(generation: HostGeneration) -> dict[str, dict[str, float]]:
 
 
 def _unlike_generation(generation: HostGeneration, number: int, rng: random.Random) -> HostGeneration:
-    """One that no other host is of: the total of its memory, and so the largest portion, is its own."""
+    """Return a generation of one host only: its total of memory, and so its largest portion, is unique."""
     return replace(
         generation,
         nodes=rng.choice((1, 2, 2, 4, 8)),
@@ -198,7 +200,7 @@ def _unlike_generation(generation: HostGeneration, number: int, rng: random.Rand
 
 
 class _HostHistory:
-    """A host while guests come and go."""
+    """A host while guests start and end."""
 
     def __init__(
         self, tree: Sequence[WorldProvider], generation: HostGeneration, disk: str, rng: random.Random
@@ -225,7 +227,9 @@ class _HostHistory:
         self._guests: list[dict[str, dict[str, int]]] = []
 
     def fill_host(self, full: float) -> list[Guest]:
-        """The guests once so much of the VCPU is used, or nothing that comes fits any more."""
+        """Start and end guests until a share of the VCPU is used or no further guest fits; return the
+        guests.
+        """
         rng = self._rng
         wanted = full * self._free_vcpu()
         used = 0

@@ -1,9 +1,9 @@
-"""What Nova asks of a cloud: a family of questions by name, no two of which are the same.
+"""Nova's queries to a cloud: families of queries by name, in which all queries differ.
 
-Flavors, image properties, aggregates of zones and tenants come at random, from a generator with a seed, so
-that the n-th question of a family is always the same one. Hosts that are out of service are kept out with
-``root_required``, as Nova does; a trait that the group without a suffix forbids stands in "traits" only, as
-the reference answers some such questions 500 where there are pools (on PostgreSQL).
+Flavors, image properties, aggregates of zones and tenants are random, from a generator with a seed. So the
+n-th query of a family is always the same. As in Nova, ``root_required`` excludes hosts that are out of
+service. Only "traits" forbids a trait in the group without a suffix: with pools on PostgreSQL, the reference
+answers some such queries with 500.
 """
 
 import random
@@ -16,7 +16,7 @@ from benchmarks.worlds import uuid_of
 
 _SEED: Final = 18
 Family = Callable[[random.Random, MixedCloud], tuple[str, ...]]
-"""The parts of the query string of one question."""
+"""Returns the parts of the query string of one query."""
 
 
 def _amounts(rng: random.Random, cpus: int = 2, name: str = "VCPU") -> str:
@@ -178,7 +178,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
 
 
 def query_paths(name: str, cloud: MixedCloud, limit: int, seed: int = _SEED) -> Iterator[str]:
-    """The questions of a family, one after the other, without end."""
+    """Yield the queries of a family without end."""
     for number in count():
         rng = random.Random(f"{seed} {name} {number}")
         yield "/allocation_candidates?" + "&".join((*FAMILIES[name](rng, cloud), f"limit={limit}"))

@@ -1,8 +1,9 @@
-"""What it takes to start from a file of the read model: ``python -m benchmarks.model_file``.
+"""The cost of a start from a file of the read model: ``python -m benchmarks.model_file``.
 
-The model of a `numa` world is written as the service does, and read in a process of its own, which answers
-questions then. Times are CPU seconds of that process, and the clock. With `--before FOLDER`, the source code
-of another version in this folder does the same in turns, so that both versions share the load of the machine.
+The program writes the model of a `numa` world as the service does. A separate process reads it and then
+answers queries. Times are CPU seconds of that process, and elapsed seconds. With `--before FOLDER`, the
+source code of another version in this folder does the same in turns, so that both versions share the load of
+the machine.
 """
 
 import argparse
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_statement(version: Path, statement: str) -> str:
-    """Run a statement with the functions of a version, in a process that has done nothing else."""
+    """Run a statement with the functions of a version, in a new process."""
     code = f"from pathlib import Path; from benchmarks.model_file import read, write; {statement}"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -85,7 +86,7 @@ def _run_statement(version: Path, statement: str) -> str:
 
 
 def _print_ratios(rows: Mapping[str, Sequence[Sequence[float]]]) -> None:
-    """Print by how much this version's times are shorter, as medians over pairs of turns."""
+    """Print the ratios of the times of this version and the other one, as medians over pairs of turns."""
     if "before" not in rows:
         return
     for column, name in enumerate(("CPU", "clock")):
@@ -99,7 +100,7 @@ def _format_column(column: Sequence[float]) -> str:
 
 
 def write(path: Path, providers: int, share: float) -> None:
-    """Write the model of a world with that many providers."""
+    """Write the model of a world with a number of providers, of which a share is in use."""
     rng = random.Random(18)
 
     def random_use(provider: WorldProvider, inventories: Inventories) -> Mapping[str, int]:
@@ -117,7 +118,9 @@ def write(path: Path, providers: int, share: float) -> None:
 
 
 def read(path: Path) -> tuple[float, float, float, float]:
-    """Seconds of CPU and of the clock, megabytes of the process, milliseconds for a question with a limit."""
+    """Return CPU seconds and elapsed seconds of a read, megabytes of the process, and milliseconds of a
+    limited query.
+    """
     clock, busy = time.perf_counter(), time.process_time()
     with without_collection():
         _, state = decode_model(ModelFile(str(path)).read())

@@ -16,7 +16,7 @@ Inventories = Mapping[str, Inventory]
 def snapshot_of(
     trees: Iterable[Tree], used: Callable[[WorldProvider, Inventories], Mapping[str, int]]
 ) -> ModelSnapshot:
-    """The read model of these trees; ``used`` says how much of the inventories of a provider is."""
+    """Return the read model of these trees; ``used`` returns the used amounts of a provider."""
     ids: dict[str, int] = {}
     roots: dict[str, int] = {}
     numbers = count(1)
@@ -51,5 +51,5 @@ def snapshot_of(
     snapshot = ModelSnapshot(providers())
     snapshot.whole_trees()
     gc.collect()
-    gc.freeze()  # as the service does
+    gc.freeze()  # the service does the same
     return snapshot

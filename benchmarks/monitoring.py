@@ -1,6 +1,6 @@
-"""CPU time of a round of monitoring, on a fake tree: reading counters, keeping groups, storing samples.
+"""CPU time of a round of monitoring on a fake tree: reading counters, keeping groups, storing samples.
 
-`python -m benchmarks.monitoring`; the kernel's own work for a counter is not in it.
+`python -m benchmarks.monitoring`; the times lack the kernel's own work for a counter.
 """
 
 import argparse
@@ -22,7 +22,7 @@ CLASSES = ("LSR", "LS", "BE")
 
 
 def round_seconds(folder: Path, guests: int, caches: int, rounds: int) -> float:
-    """Seconds of CPU time for a round, a second apart, with the usual settings."""
+    """Return the CPU seconds of a round, with one round a second and the usual settings."""
     machine = replace(fake.INTEL, l3=tuple(range(caches)), rmids=2 * guests + 64)
     files = fake.FakeResctrl.of(machine, folder / "resctrl")
     targets = [MonitorTarget("", name, f"a.class.{name}") for name in CLASSES]

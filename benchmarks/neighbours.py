@@ -1,9 +1,9 @@
-"""What others wait for while a worker answers a large question: ``python -m benchmarks.neighbours``.
+"""The delay of other requests while a worker answers a large query: ``python -m benchmarks.neighbours``.
 
-Hosts that are nearly full of guests, on SQLite, and the service in this process: one thread asks a large
-question a few times, another one a small question as often as it can. A line says what the large one takes
-alone, and how long the small one took beside it. On a machine with other work these times grow with that:
-compare the first line, which is the small question beside nothing.
+Nearly full hosts are on SQLite, and the service is in this process. One thread sends a large query some
+times. Another thread sends a small query as often as it can. A line has the cost of the large query alone,
+and the time of the small query beside it. These times grow with other work on the machine. Compare them with
+the first line, which is the small query alone.
 """
 
 import argparse
@@ -21,8 +21,8 @@ import sqlalchemy as sa
 from werkzeug.test import run_wsgi_app
 
 from benchmarks.decisions import CLASSES, host_guests
-from benchmarks.loading import load_directly
 from benchmarks.profile_query import make_application, make_environ
+from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS, random_uuid, uuid_of
 from placement.api.garbage import GcScheduler
 from placement.db import migration, tables
@@ -41,7 +41,7 @@ Question = tuple[str, str] | tuple[str, str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class TimedAnswer:
-    """What came, and the seconds that it took by the clock and of work."""
+    """The status and size of an answer, and its elapsed seconds and CPU seconds."""
 
     status: str
     size: int
@@ -50,13 +50,13 @@ class TimedAnswer:
 
 
 class LocalService:
-    """The application, asked in this process."""
+    """The application in this process."""
 
     def __init__(self, url: str) -> None:
         self._app = make_application(url)
 
     def ask_question(self, question: Question) -> TimedAnswer:
-        """Ask, and read the whole answer."""
+        """Send a query, and read the whole answer."""
         method, path, *body = question
         asked = make_environ(method, path, orjson.dumps(body[0]) if body else None)
         began, work = time.perf_counter(), thread_time()
@@ -66,7 +66,7 @@ class LocalService:
 
 
 def fill_hosts(url: str, hosts: int) -> int:
-    """Put guests on flat hosts until these are nearly full; how many."""
+    """Place guests on flat hosts until these are nearly full; return the number of guests."""
     rng = random.Random(3)
     engine = sa.create_engine(url)
     with engine.begin() as conn:
@@ -99,7 +99,7 @@ def fill_hosts(url: str, hosts: int) -> int:
 
 
 def large_questions(hosts: int) -> Iterator[tuple[str, Question]]:
-    """The large ones."""
+    """Yield the large queries by name."""
     drained = [uuid_of(f"flat-{number}") for number in range(min(1000, hosts // 10))]
     flavors = [{"name": "one", "query": FITS}]
     many = [
@@ -138,7 +138,7 @@ def _claims_body(number: int, **fields: Any) -> Mapping[str, Any]:
 
 
 def waits_beside(service: LocalService, large: Question, times: int) -> list[float]:
-    """Seconds that the small question took, each time, while the large one was asked some times; sorted."""
+    """Return the sorted seconds of the small query while the large query runs some times."""
     asking = threading.Thread(target=lambda: [service.ask_question(large) for _ in range(times)])
     asking.start()
     waits = [service.ask_question(SMALL).clock]
@@ -149,14 +149,14 @@ def waits_beside(service: LocalService, large: Question, times: int) -> list[flo
 
 
 class TurnWatch:
-    """The longest work that a request has done in one turn, in seconds of CPU time of its thread."""
+    """The longest uninterrupted work of a request, in seconds of CPU time of its thread."""
 
     def __init__(self) -> None:
         self.longest = 0.0
         self._began: float | None = None
 
     def watch_turns(self) -> None:
-        """Take notice of all turns from now on."""
+        """Measure all turns from now on."""
         enter, leave, yield_lock = ReadTurn.__enter__, ReadTurn.__exit__, ReadTurn.yield_lock
 
         def enter_counted(turn: ReadTurn) -> ReadTurn:
@@ -177,14 +177,14 @@ class TurnWatch:
             enter_counted,
             leave_counted,
             yield_counted,
-        )  # type: ignore[method-assign]  # to look on
+        )  # type: ignore[method-assign]  # to measure the turns
 
     def _note_turn(self) -> None:
         assert self._began is not None
         self.longest = max(self.longest, thread_time() - self._began)
 
     def longest_turn(self, service: LocalService, large: Question) -> float:
-        """The longest of one request."""
+        """Return the longest turn of one request."""
         self.longest = 0.0
         service.ask_question(large)
         return self.longest
@@ -194,10 +194,10 @@ def main() -> None:
     """Measure and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.neighbours", description=__doc__)
     top.add_argument("--hosts", type=int, default=10_000, help="default: %(default)s")
-    top.add_argument("--only", default="", help="the questions whose names contain it")
-    top.add_argument("--times", type=int, default=3, help="how often each is asked; default: %(default)s")
+    top.add_argument("--only", default="", help="only queries with this text in their name")
+    top.add_argument("--times", type=int, default=3, help="repeats of each query; default: %(default)s")
     options = top.parse_args()
-    GcScheduler(lambda: 0)  # Python looks for it as seldom as in the service
+    GcScheduler(lambda: 0)  # Python collects garbage at the same times as in the service
     with databases.create("sqlite", durable=False) as server:
         url = server.fresh_database()
         migration.upgrade_schema(url)

@@ -1,17 +1,16 @@
-"""Nova's fitting of guests to NUMA cells, behind a pipe: a JSON object a line in, another a line out.
+"""Nova's fitting of guests to NUMA cells, behind a pipe: each line in and each line out is a JSON object.
 
-Run with the Python of an environment that has `nova`; it imports nothing of this project.
+The program needs the Python of an environment with `nova`. It imports nothing of this project.
 
     {"host": [{"id", "cpus", "siblings"}, ...], "pack": bool}    -> {}
     {"arrive": GUEST, "vcpus": N, "thread_policy": NAME}    -> {"cpus": [...] or null, "nanoseconds": N}
     {"depart": GUEST}    -> {}
 
-A guest has one NUMA node and dedicated CPUs; `cpus` are in the order of its CPUs. The time is CPU time of the
-call that decides, and of nothing else. With `pack` Nova prefers the fullest cell that has room, else the
-emptiest.
+A guest has one NUMA node and dedicated CPUs; `cpus` are in the order of its CPUs. The time is the CPU time of
+the deciding call only. With `pack` Nova prefers the fullest cell that has room, else the emptiest.
 
-The cells back VCPU and PCPU with the same CPUs, as with the legacy vcpu_pin_set: with a dedicated set of its
-own Nova refuses thread policy isolate on hyperthreaded hosts.
+The cells back VCPU and PCPU with the same CPUs, as with the legacy vcpu_pin_set. With a separate dedicated
+set, Nova refuses thread policy isolate on hyperthreaded hosts.
 """
 
 import json
@@ -27,7 +26,7 @@ from nova import objects  # noqa: E402
 from nova.virt import hardware  # noqa: E402
 
 CELL_MEMORY_MB, GUEST_MEMORY_MB = 1 << 20, 1
-"""So much and so little that only CPUs decide."""
+"""Memory of a cell and of a guest. Only CPUs decide, because memory always suffices."""
 
 
 class NovaHost:
@@ -39,7 +38,7 @@ class NovaHost:
         self.guests = {}
 
     def place_guest(self, guest, vcpus, thread_policy):
-        """CPUs of the guest, or None; nanoseconds."""
+        """Return the CPUs of the guest, or None, and nanoseconds."""
         flavor = objects.Flavor(
             vcpus=vcpus,
             memory_mb=GUEST_MEMORY_MB,
@@ -61,7 +60,7 @@ class NovaHost:
         return [cpu for _, cpu in sorted(cell.cpu_pinning_raw.items())], nanoseconds
 
     def remove_guest(self, guest):
-        """Give the CPUs of the guest back."""
+        """Release the CPUs of the guest."""
         fitted = self.guests.pop(guest)
         self.topology = hardware.numa_usage_from_instance_numa(self.topology, fitted, free=True)
 
@@ -84,7 +83,7 @@ def _make_cell(cell):
 
 def main():
     """Answer until the pipe ends."""
-    logging.disable()  # a warning a decision would be counted with it
+    logging.disable()  # the time of a decision would include that of its warnings
     nova.conf.CONF([], project="nova", default_config_files=[], default_config_dirs=[])
     objects.register_all()
     host = None

@@ -1,9 +1,9 @@
-"""Guests with CPUs of their own on hosts of several zones, as others place them, and as claims do: a table.
+"""Guests with dedicated CPUs on hosts with several zones, placed by other schedulers and by claims: a table.
 
-``python -m benchmarks.numa_schedulers`` has the same guests come and go on the same hosts, once for each
-scheduler, and prints how many were refused, and over how many zones the others were split. Nothing is random
-but which guests there are, and that follows from the seed. ``benchmarks/numa_schedulers.md`` says what is
-known of the others: what is here is their formulas, in our own words, and not their code.
+``python -m benchmarks.numa_schedulers`` starts and ends the same guests on the same hosts, for each
+scheduler. It prints the number of refused guests, and how many zones the others cross. Only the guests are
+random, and they follow from the seed. ``benchmarks/numa_schedulers.md`` describes the other schedulers. This
+module has their formulas, not their code.
 """
 
 import argparse
@@ -37,29 +37,29 @@ MEMORY: Final = 65_536
 NEAR: Final = 12
 FAR: Final = 22
 MAX_ZONES: Final = 8
-"""What LeastNUMANodes divides its scores by."""
+"""The divisor of LeastNUMANodes' scores."""
 SIZES: Final = (1, 2, 2, 4, 4, 6, 8, 8, 12, 20, 24)
-"""CPUs of guests; each is as likely as any other."""
+"""CPUs of guests, each with the same probability."""
 MEMORY_PER_CPU: Final = (1_024, 2_048, 4_096, 8_192)
 STAY: Final = 0.45
-"""The share of steps in which somebody leaves."""
+"""The share of steps in which a guest ends."""
 
 Amount = tuple[int, int]
-"""CPUs, and MiB of memory."""
+"""CPUs and MiB of memory."""
 Taken = dict[int, Amount]
-"""What a guest has of which zone."""
+"""The amounts of a guest, by zone."""
 
 
 @dataclass(frozen=True)
 class GuestStep:
-    """A guest comes that wants so much, or the guest with that number leaves, if it is there."""
+    """A guest that starts with an amount, or ends, if it was placed."""
 
     guest: int
     wants: Amount | None
 
 
 def guest_steps(seed: int, count: int) -> Iterator[GuestStep]:
-    """Who comes and goes."""
+    """Yield the starts and ends of guests."""
     rng = random.Random(seed)
     present: list[int] = []
     for number in range(count):
@@ -73,13 +73,15 @@ def guest_steps(seed: int, count: int) -> Iterator[GuestStep]:
 
 @dataclass
 class ZonedHost:
-    """What is free of the zones of a host: the first two are near each other, and the other two."""
+    """The free amounts of the zones of a host. The first two zones are near each other, and the other two as
+    well.
+    """
 
     free: list[Amount]
 
     @classmethod
     def from_number(cls, number: int) -> "ZonedHost":
-        """Every third host has four zones, the others two."""
+        """Return a host: every third one has four zones, the others two."""
         return cls([(CPUS, MEMORY)] * (2 if number % 3 else 4))
 
     def free_sums(self, zones: Sequence[int]) -> Amount:
@@ -87,7 +89,7 @@ class ZonedHost:
 
 
 def mean_distance(zones: Sequence[int]) -> float:
-    """The mean of all pairs, each zone with itself (10) among them."""
+    """Return the mean distance of all pairs of zones, including each zone with itself (10)."""
     pairs = [
         10 if one == other else NEAR if one // 2 == other // 2 else FAR for one in zones for other in zones
     ]
@@ -99,7 +101,7 @@ Chosen = tuple[int, Sequence[int]] | None
 
 
 def _smallest_sets(host: ZonedHost, wants: Amount) -> list[tuple[int, ...]]:
-    """All combinations of as few zones as have so much free."""
+    """Return the smallest sets of zones with enough free amounts."""
     for size in range(1, len(host.free) + 1):
         found = [
             zones
@@ -112,7 +114,7 @@ def _smallest_sets(host: ZonedHost, wants: Amount) -> list[tuple[int, ...]]:
 
 
 def choose_least_numa(hosts: Sequence[ZonedHost], wants: Amount) -> Chosen:
-    """LeastNUMANodes where kubelet's policy is best-effort: it takes the combination that was scored."""
+    """Choose by LeastNUMANodes with kubelet's policy best-effort, which takes the scored combination."""
     step = 100 // MAX_ZONES
 
     def scored_hosts() -> Iterator[tuple[float, int, Sequence[int]]]:
@@ -129,7 +131,7 @@ def choose_least_numa(hosts: Sequence[ZonedHost], wants: Amount) -> Chosen:
 
 
 def choose_single_numa(hosts: Sequence[ZonedHost], wants: Amount) -> Chosen:
-    """The same where the policy is single-numa-node, which filters: all scores are equal."""
+    """Choose by LeastNUMANodes with the policy single-numa-node, which filters: all scores are equal."""
     for number, host in enumerate(hosts):
         fitting = _smallest_sets(host, wants)
         if fitting and len(fitting[0]) == 1:
@@ -138,7 +140,7 @@ def choose_single_numa(hosts: Sequence[ZonedHost], wants: Amount) -> Chosen:
 
 
 def _by_free(host: ZonedHost, cpus: int) -> list[int]:
-    """Zones of the most free CPUs, as many as it takes."""
+    """Return the zones with the most free CPUs, until their sum suffices."""
     zones: list[int] = []
     for zone in sorted(range(len(host.free)), key=lambda each: (-host.free[each][0], each)):
         if sum(host.free[each][0] for each in zones) < cpus:
@@ -147,7 +149,7 @@ def _by_free(host: ZonedHost, cpus: int) -> list[int]:
 
 
 def choose_crane(hosts: Sequence[ZonedHost], wants: Amount) -> Chosen:
-    """Crane's scorer of guests that do not ask to be aware: CPUs decide, memory counts for the whole host."""
+    """Choose by Crane's scorer of unaware guests: CPUs decide, memory counts for the whole host."""
     fitting = [
         (100 / len(zones), -number, zones)
         for number, host in enumerate(hosts)
@@ -159,7 +161,7 @@ def choose_crane(hosts: Sequence[ZonedHost], wants: Amount) -> Chosen:
 
 
 def choose_crane_aware(hosts: Sequence[ZonedHost], wants: Amount) -> Chosen:
-    """Crane's scorer of those that do: one zone has all CPUs, or they are refused."""
+    """Choose by Crane's scorer of aware guests: one zone has all CPUs, or the guest is refused."""
     found = [
         (number, zones)
         for number, host in enumerate(hosts)
@@ -171,7 +173,9 @@ def choose_crane_aware(hosts: Sequence[ZonedHost], wants: Amount) -> Chosen:
 
 
 def fill_zones(host: ZonedHost, zones: Sequence[int], wants: Amount) -> Taken:
-    """CPUs from the zones in turn; memory from these, and what they have not from those with most of it."""
+    """Take CPUs from the zones in turn, and memory from them and then from the zones with most free
+    memory.
+    """
     cpus, memory = wants
     taken: Taken = {}
     rest = sorted(set(range(len(host.free))) - set(zones), key=lambda each: -host.free[each][1])
@@ -188,14 +192,14 @@ def fill_zones(host: ZonedHost, zones: Sequence[int], wants: Amount) -> Taken:
 
 @dataclass
 class ScheduleOutcome:
-    """What became of the guests: refused ones, and the zones of the others."""
+    """The result for all guests: the refused ones, and the zones of the others."""
 
     refused: int = 0
     refused_cpus: int = 0
     zones: list[Sequence[int]] = field(default_factory=list)
 
     def note_guest(self, zones: Sequence[int] | None, wants: Amount) -> None:
-        """What became of one."""
+        """Note the result for one guest."""
         if zones is None:
             self.refused += 1
             self.refused_cpus += wants[0]
@@ -206,7 +210,7 @@ class ScheduleOutcome:
 def scheduler_run(
     scheduler: Callable[[Sequence[ZonedHost], Amount], Chosen],
 ) -> Callable[[int, int, int], ScheduleOutcome]:
-    """Runs one of the above."""
+    """Return a function that runs the guests with a scheduler."""
 
     def run_guests(seed: int, hosts: int, count: int) -> ScheduleOutcome:
         world = [ZonedHost.from_number(number) for number in range(hosts)]
@@ -232,7 +236,7 @@ def scheduler_run(
 def claims_run(
     topology: TopologyPolicy, order: Mapping[str, float]
 ) -> Callable[[int, int, int], ScheduleOutcome]:
-    """Runs claims with that topology and order."""
+    """Return a function that runs the guests as claims with this topology and order."""
 
     def run_guests(seed: int, hosts: int, count: int) -> ScheduleOutcome:
         snapshot, distances = _zoned_snapshot(hosts)
@@ -325,7 +329,7 @@ SCHEDULERS: Final[Mapping[str, Callable[[int, int, int], ScheduleOutcome]]] = {
 
 
 def table_row(name: str, seeds: Sequence[int], hosts: int, count: int) -> list[object]:
-    """A line of the table: sums over the seeds."""
+    """Return a line of the table: sums over the seeds."""
     outcomes = [SCHEDULERS[name](seed, hosts, count) for seed in seeds]
     zones = [each for outcome in outcomes for each in outcome.zones]
     split = [each for each in zones if len(each) > 1]
@@ -347,8 +351,10 @@ def main() -> None:
     """Print the table."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.numa_schedulers", description=__doc__)
     top.add_argument("--hosts", type=int, default=12, help="default: %(default)s")
-    top.add_argument("--steps", type=int, default=400, help="of guests that come or go; default: %(default)s")
-    top.add_argument("--seeds", type=int, default=5, help="so many worlds; default: %(default)s")
+    top.add_argument(
+        "--steps", type=int, default=400, help="number of starts and ends of guests; default: %(default)s"
+    )
+    top.add_argument("--seeds", type=int, default=5, help="number of worlds; default: %(default)s")
     options = top.parse_args()
     table = PrettyTable(COLUMNS, align="r")
     table.align["scheduler"] = "l"

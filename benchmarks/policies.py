@@ -1,11 +1,11 @@
-"""Our policies and Nova on the same streams of guests: who takes more, splits less, decides faster.
+"""Our policies and Nova on the same streams of guests: accepted guests, splits, and times of decisions.
 
     python -m benchmarks.policies                      # all machines: some ten minutes
-    python -m benchmarks.policies --quick --no-nova    # does it work at all?
+    python -m benchmarks.policies --quick --no-nova    # a short run, to test the program
     python -m benchmarks.policies --machines 32intel64-2p8co2t+8ve --json report.json
 
-Machines are the larger ones of those captured (archives of hwloc's tests), and a made-up one, since none of
-them has many L3 domains in a NUMA node. On each all CPUs are dedicated ones.
+The machines are the larger ones of the captured machines (archives of hwloc's tests), and a made-up one,
+because no captured machine has many L3 domains in a NUMA node. All CPUs are dedicated.
 """
 
 import argparse
@@ -51,12 +51,12 @@ MACHINES: Final = (
 NOVA_SIDE: Final = "nova"
 SIDES: Final = (NOVA_SIDE, "topology-aware", "static")
 FULLEST, EMPTIEST, HOST = ZONES = ("fullest node first", "emptiest node first", "host")
-"""Where an allocation is: on a NUMA node, of which the fullest or emptiest is tried first, or on the host."""
+"""The place of an allocation: a NUMA node, with the fullest or emptiest tried first, or the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyScore:
-    """How a side did on a machine. Times are microseconds of CPU time for one decision."""
+    """The result of a side on a machine. Times are microseconds of CPU time for one decision."""
 
     machine: str
     zones: str
@@ -72,13 +72,15 @@ class PolicyScore:
 
     @property
     def needless_splits(self) -> int:
-        """Guests that cross more NUMA nodes or more L3 domains than need be, each counted for both."""
+        """Return the guests with needless NUMA nodes, plus the guests with needless L3 domains."""
         return self.split_nodes + self.split_l3s
 
 
 @dataclass(slots=True)
 class PolicyRecord:
-    """What happened; cores and loads after each step since the first departure, nanoseconds of decisions."""
+    """The events of a side, free cores and loads after each step since the first departure, and decision
+    times in ns.
+    """
 
     accepted: int = 0
     split_nodes: int = 0
@@ -88,7 +90,7 @@ class PolicyRecord:
     times: list[int] = field(default_factory=list)
 
     def make_score(self, machine: str, zones: str, side: str) -> PolicyScore:
-        """The sums, means, median and percentile."""
+        """Return the sums, means, median and percentile."""
         return PolicyScore(
             machine,
             zones,
@@ -105,18 +107,18 @@ class PolicyRecord:
 
 
 def _mean_or_nan(values: Sequence[float]) -> float:
-    """Not a number where nobody left: short streams do not fill large hosts."""
+    """Return the mean, or NaN without a departure: short streams do not fill large hosts."""
     return statistics.fmean(values) if values else math.nan
 
 
 class WrongPlacement(Exception):
-    """Somebody gave CPUs away that were not free, or not as many as were asked for."""
+    """A side gave a guest CPUs that were not free, or the wrong number of CPUs."""
 
 
 def read_machines(folder: Path, wanted: Sequence[str]) -> Iterator[tuple[str, HostTopology]]:
-    """Names and topologies.
+    """Yield names and topologies.
 
-    :raises FileNotFoundError: where there is no such archive.
+    :raises FileNotFoundError: an archive is missing.
     """
     for name in wanted:
         if name == MADE_UP:
@@ -132,9 +134,9 @@ def run_stream(
     side: PolicySide,
     record: PolicyRecord,
 ) -> None:
-    """Put a stream to a side.
+    """Run a stream of guests on a side.
 
-    :raises WrongPlacement: when it gives away what is not free.
+    :raises WrongPlacement: the side assigned CPUs that are not free.
     """
     judge = PlacementJudge(topology)
     held: dict[str, frozenset[int]] = {}
@@ -174,7 +176,7 @@ def _taken_cpus(topology: HostTopology, guest: StreamGuest, cpus: frozenset[int]
 def without_thread_policies(
     topology: HostTopology, steps: Iterable[GuestArrival | GuestDeparture]
 ) -> Iterator[GuestArrival | GuestDeparture]:
-    """The same amounts, for a policy that knows no thread policies."""
+    """Yield the same amounts of CPUs for a policy without thread policies."""
     for step in steps:
         if isinstance(step, GuestArrival):
             guest = step.guest
@@ -187,7 +189,9 @@ def without_thread_policies(
 def compare_sides(
     name: str, topology: HostTopology, arrivals: int, seeds: int, nova: NovaPolicy | None
 ) -> Iterator[PolicyScore]:
-    """All sides on one machine, by turns on each stream. Nova has no guests that may be on several nodes."""
+    """Yield the scores of all sides on a machine, in turns on each stream. Nova lacks guests without a NUMA
+    node.
+    """
     nodes = [node.cpus for node in topology.numa_nodes if node.cpus]
     for zones in ZONES:
         is_host, pack = zones == HOST, zones != EMPTIEST
@@ -208,7 +212,7 @@ def compare_sides(
 
 
 def format_table(scores: Iterable[PolicyScore]) -> str:
-    """A Markdown table: a line for a machine and an order of zones, in each cell the sides in their order."""
+    """Return a Markdown table: a line for each machine and order of zones, with the sides in each cell."""
     lines: dict[tuple[str, str], list[PolicyScore]] = {}
     for score in scores:
         lines.setdefault((score.machine, score.zones), []).append(score)
@@ -247,7 +251,7 @@ _HEAD = [
 
 @dataclass(frozen=True, slots=True)
 class PolicyGoals:
-    """In how many lines of the table topology-aware is as good as it should be beside Nova."""
+    """The number of lines of the table in which topology-aware reaches each goal compared with Nova."""
 
     lines: int
     never_fewer_accepted: int
@@ -256,7 +260,7 @@ class PolicyGoals:
 
 
 def count_goals(scores: Iterable[PolicyScore]) -> PolicyGoals:
-    """Count what is reached."""
+    """Count the lines that reach each goal."""
     by_line = {(score.machine, score.zones, score.side): score for score in scores}
     pairs = [
         (nova, by_line[nova.machine, nova.zones, "topology-aware"])
@@ -277,11 +281,16 @@ def main() -> None:
         prog="python -m benchmarks.policies", description=__doc__.partition("\n")[0]
     )
     top.add_argument("--machines", nargs="+", default=MACHINES, metavar="NAME")
-    top.add_argument("--arrivals", type=int, default=500, help="of guests in a stream (500)")
-    top.add_argument("--streams", type=int, default=5, help="for each machine, from as many seeds (5)")
+    top.add_argument("--arrivals", type=int, default=500, help="number of guests in a stream (500)")
+    top.add_argument(
+        "--streams",
+        type=int,
+        default=5,
+        help="number of streams for each machine, each with its own seed (5)",
+    )
     top.add_argument("--no-nova", action="store_true", help="our policies alone")
-    top.add_argument("--quick", action="store_true", help="one short stream: does it work at all?")
-    top.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured there")
+    top.add_argument("--quick", action="store_true", help="one short stream, to test the program")
+    top.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
     top.add_argument("--topologies", type=Path, default=SHARED / "topologies", metavar="FOLDER")
     arguments = top.parse_args()
     arrivals, streams = (60, 1) if arguments.quick else (arguments.arrivals, arguments.streams)
@@ -315,5 +324,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.disable()  # machines of old kernels have many files missing
+    logging.disable()  # captured machines with old kernels lack many files
     main()

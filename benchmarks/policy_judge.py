@@ -1,4 +1,4 @@
-"""What a placement is worth: which splits had to be, and what is left for others."""
+"""Judges a placement: its needless splits, and the free cores that remain."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ CpuSet = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class NeedlessSplit:
-    """In how many NUMA nodes and L3 domains a guest is more than there need be."""
+    """The numbers of needless NUMA nodes and L3 domains of a guest."""
 
     nodes: int
     l3s: int
 
     @property
     def is_needless(self) -> bool:
-        """Whether it could have been in fewer of either."""
+        """Return whether fewer NUMA nodes or fewer L3 domains would have sufficed."""
         return self.nodes > 0 or self.l3s > 0
 
 
 class PlacementJudge:
-    """Looks at the placements on one host."""
+    """Judges the placements on one host."""
 
     def __init__(self, topology: HostTopology) -> None:
         self._cores = [core.cpus for core in topology.cores]
@@ -32,24 +32,26 @@ class PlacementJudge:
         self._l3s = self._domain_cores(cache.cpus for cache in topology.l3_domains)
 
     def judge_split(self, free: CpuSet, guest: StreamGuest, cpus: CpuSet) -> NeedlessSplit:
-        """Of a guest that was given ``cpus`` (those it uses) when ``free`` CPUs were free on the host."""
+        """Judge the CPUs that a guest uses, given the CPUs that were free on the host."""
         return NeedlessSplit(
             _touched_domains(self._nodes, cpus) - self._fewest_domains(self._nodes, free, guest),
             _touched_domains(self._l3s, cpus) - self._fewest_domains(self._l3s, free, guest),
         )
 
     def whole_cores(self, free: CpuSet) -> int:
-        """Cores with all their threads free."""
+        """Return the number of cores with only free threads."""
         return sum(core <= free for core in self._cores)
 
     def _domain_cores(self, parts: Iterable[CpuSet]) -> Mapping[CpuSet, Sequence[CpuSet]]:
-        """The cores of each part of the host."""
+        """Return the cores of each part of the host."""
         return {cpus: [core for core in self._cores if not core.isdisjoint(cpus)] for cpus in parts}
 
     def _fewest_domains(
         self, domains: Mapping[CpuSet, Sequence[CpuSet]], free: CpuSet, guest: StreamGuest
     ) -> int:
-        """The fewest domains that hold the guest: those with most room, as rooms just add up."""
+        """Return the smallest number of domains for the guest: those with the most room, because rooms add
+        up.
+        """
         rooms = sorted(
             (_thread_capacity(cores, free & cpus, guest.thread_policy) for cpus, cores in domains.items()),
             reverse=True,
@@ -63,7 +65,7 @@ class PlacementJudge:
 
 
 def _thread_capacity(cores: Iterable[CpuSet], free: CpuSet, policy: ThreadPolicy) -> int:
-    """How many guest CPUs of a thread policy fit on free CPUs."""
+    """Return the number of guest CPUs of a thread policy that fit on free CPUs."""
     match policy:
         case ThreadPolicy.ISOLATE:
             return sum(core <= free for core in cores)

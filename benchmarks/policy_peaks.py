@@ -1,11 +1,12 @@
-"""Guests with peaks at different hours on hosts with hyperthreads: how often two of a core are busy together.
+"""Guests with peaks at different hours on hosts with hyperthreads: how often two guests of a core are busy.
 
-    python -m benchmarks.policy_peaks                     # 20 hosts, four weeks: some ten minutes
-    python -m benchmarks.policy_peaks --hosts 2 --weeks 2 # does it work at all?
-    python -m benchmarks.policy_peaks --sides profiles --gains 0.5 1 2 --seed 1
+    python -m benchmarks.policy_peaks
+    python -m benchmarks.policy_peaks --hosts 2 --weeks 2
+    python -m benchmarks.policy_peaks --sides profiles --gains 0.5 1 2
 
 Each side places the same guests and moves them as the agent does. The first half of the weeks is for
-learning, and the second half counts. ``policies.md`` has the results.
+learning, and the second half counts. The default of 20 hosts and four weeks takes some ten minutes.
+``policies.md`` has the results.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from compute_agent.usage.week_uses import WeekUses, known_profiles
 from tests.compute_agent.inventory.machines import machine
 
 HOUR: Final = DAY // 24
-"""Samples of an hour."""
+"""Samples in an hour."""
 ROUND: Final = 3
 """Samples between two searches for a move."""
 MONDAY: Final = 4 * 86400.0
 """The first Monday of the epoch, at which the traces begin. The program runs in UTC."""
 SECONDS: Final = 300.0
-"""Seconds of a sample."""
+"""Seconds between two samples."""
 POLICY: Final = POLICIES["topology-aware"]
 
 OFF, AVERAGES, PROFILES = SIDES = "load_aware off", "averages", "profiles"
-"""Use that decides: none, the mean of the last minutes, and the hours of the week so far."""
+"""The use that decides: none, the mean of the last minutes, or the hours of the week so far."""
 
 PEAKS: Final[Mapping[str, Callable[[int, float], bool]]] = {
     "office": lambda day, clock: day < 5 and 9 <= clock < 17,
@@ -64,7 +65,7 @@ class PeakGuest:
 
 @dataclass
 class PeakScore:
-    """Sums over the samples that count: CPUs, moves, and the days. ``learning`` are the moves before."""
+    """Sums over the counted samples: CPUs, moves and days. ``learning`` is the number of moves before."""
 
     busy: float = 0.0
     common: float = 0.0
@@ -82,7 +83,7 @@ class PeakScore:
 
 
 def make_guests(rng: random.Random, noise: Sequence[float], cpus: int, weeks: int) -> list[PeakGuest]:
-    """Guests that hold three quarters of the CPUs."""
+    """Return guests that hold three quarters of the CPUs."""
     found: list[PeakGuest] = []
     while sum(guest.cpus for guest in found) < cpus * 3 // 4:
         count = rng.choice((1, 1, 1, 2, 3))
@@ -98,7 +99,7 @@ def _random_use(rng: random.Random, noise: Sequence[float], cpus: int, weeks: in
     for number in range(weeks * 7 * DAY):
         moment = (number / HOUR - shift) % WEEK_HOURS
         base = high if is_peak(int(moment // 24), moment % 24) else low
-        # A burst to all CPUs in 1 of 200 samples.
+        # 1 of 200 samples is a burst to all CPUs
         used = 1.0 if rng.random() < 0.005 else base + deviation * noise[start + number]
         found.append(cpus * min(1.0, max(0.0, used)))
     return found
@@ -159,7 +160,7 @@ def _with_use(
 
 
 def _core_pairs(topology: HostTopology, assigned: Mapping[str, CpuAssignment]) -> list[tuple[str, str, int]]:
-    """The pairs of guests that share cores, and the number of these cores."""
+    """Return the pairs of guests that share cores, each with the number of these cores."""
     cores = {
         name: frozenset(topology.threads_of(cpu) for cpu in one.held_cpus) for name, one in assigned.items()
     }
@@ -176,7 +177,7 @@ Run = tuple[str, float]
 
 
 def compare_runs(number: int, seed: int, weeks: int, runs: Sequence[Run]) -> list[PeakScore]:
-    """The score of each run on one host of 16 cores with 2 threads."""
+    """Return the score of each run on one host with 16 cores of 2 threads."""
     os.environ["TZ"] = "UTC"
     rng, topology = random.Random(f"{seed} {number}"), machine(l3=2, cores=8, threads=2)
     here = make_guests(rng, noise_table(random.Random(f"{seed} noise")), len(topology.online), weeks)
@@ -184,10 +185,10 @@ def compare_runs(number: int, seed: int, weeks: int, runs: Sequence[Run]) -> lis
 
 
 def main() -> None:
-    """Print the table after each host, so that a run that is cut short has a result."""
+    """Print the table after each host, so that an interrupted run has a result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hosts", type=int, default=20)
-    parser.add_argument("--weeks", type=int, default=4, help="half of them are for learning")
+    parser.add_argument("--weeks", type=int, default=4, help="number of weeks; half of them are for learning")
     parser.add_argument("--seed", type=int, default=202)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
     parser.add_argument("--gains", type=float, nargs="+", default=[2.0, 0.5], help="[policy] rebalance_gain")

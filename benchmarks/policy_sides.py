@@ -1,9 +1,9 @@
-"""Those who place guests: our policies, and Nova behind a pipe.
+"""The sides that place guests: our policies, and Nova behind a pipe.
 
-Nova tries one NUMA cell after the other, the fullest or the emptiest first (``pack`` or not). Ours is told
-its zone by Placement, which knows amounts only: here zones with enough free CPUs are tried in Nova's order
-(free CPUs, then guests, which stand for its memory, then number) until one does not refuse. All tries count
-as one decision.
+Nova tries one NUMA cell after the other, the fullest or the emptiest first (``pack`` or not). Placement
+chooses the zone for our policies, and it knows amounts only. So this module tries zones with enough free CPUs
+in Nova's order until one accepts the guest. The order is by free CPUs, by guests, which stand for memory, and
+by number. All attempts count as one decision.
 """
 
 import json
@@ -28,7 +28,7 @@ PROGRAM = Path(__file__).with_name("nova_fitting.py")
 
 @dataclass(frozen=True, slots=True)
 class PlacementDecision:
-    """The CPUs that a guest uses, or None; and what it took to decide, in nanoseconds of CPU time."""
+    """The CPUs that a guest uses, or None, and the CPU time of the decision in nanoseconds."""
 
     cpus: CpuSet | None
     nanoseconds: int
@@ -38,10 +38,10 @@ class PolicySide(Protocol):
     """Places guests on one host, which is empty at first."""
 
     def place_guest(self, guest: StreamGuest) -> PlacementDecision:
-        """CpuLocation a guest, or refuse it."""
+        """Place a guest, or refuse it."""
 
     def remove_guest(self, name: str) -> None:
-        """A guest that was accepted gives back what it had."""
+        """Release the CPUs of an accepted guest."""
 
 
 class OurPolicy:
@@ -54,7 +54,7 @@ class OurPolicy:
         self._holdings: dict[str, CpuSet] = {}
 
     def place_guest(self, guest: StreamGuest) -> PlacementDecision:
-        """CpuLocation a guest, or refuse it."""
+        """Place a guest, or refuse it."""
         supply = CpuSupply(self._topology, self._sets, dict(self._holdings))
         needed = claimed_cpus(self._topology, guest)
         nanoseconds = 0
@@ -70,7 +70,7 @@ class OurPolicy:
         return PlacementDecision(None, nanoseconds)
 
     def remove_guest(self, name: str) -> None:
-        """A guest that was accepted gives back what it had."""
+        """Release the CPUs of an accepted guest."""
         del self._holdings[name]
 
     def _zones_with(self, needed: int) -> list[CpuSet]:
@@ -85,10 +85,10 @@ class OurPolicy:
 
 
 class NovaPolicy:
-    """Nova's fitting of guests to NUMA cells; a context manager, which ends its process."""
+    """Nova's fitting of guests to NUMA cells, as a context manager that ends its process."""
 
     def __init__(self, python: Path) -> None:
-        # -P: the modules beside the program are not for it, and some have names of the standard library
+        # -P excludes the modules beside the program, because some have names of the standard library
         self._process = subprocess.Popen(
             [str(python), "-P", str(PROGRAM)],
             stdin=subprocess.PIPE,
@@ -111,7 +111,7 @@ class NovaPolicy:
         self._process.wait()
 
     def begin_host(self, topology: HostTopology, pack: bool) -> None:
-        """Go to an empty host."""
+        """Begin with an empty host."""
         cells = [
             {
                 "id": node.id,
@@ -124,7 +124,7 @@ class NovaPolicy:
         self._ask_nova({"host": cells, "pack": pack})
 
     def place_guest(self, guest: StreamGuest) -> PlacementDecision:
-        """CpuLocation a guest, or refuse it."""
+        """Place a guest, or refuse it."""
         answer = self._ask_nova(
             {"arrive": guest.name, "vcpus": guest.vcpus, "thread_policy": str(guest.thread_policy)}
         )
@@ -132,7 +132,7 @@ class NovaPolicy:
         return PlacementDecision(None if cpus is None else frozenset(cpus), answer["nanoseconds"])
 
     def remove_guest(self, name: str) -> None:
-        """A guest that was accepted gives back what it had."""
+        """Release the CPUs of an accepted guest."""
         self._ask_nova({"depart": name})
 
     def _ask_nova(self, question: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Streams of guests that come to one host and leave it again, the same for everybody who places them."""
+"""Streams of guests that start and end on one host, the same for each side."""
 
 import random
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from compute_agent.host.topology import HostTopology
 from compute_agent.model.guest_settings import ThreadPolicy
 
 LOWEST_LOAD, MAX_LOAD = 0.75, 1.0
-"""Of the dedicated CPUs, by what guests ask for. They hold less where some are refused."""
+"""Requested shares of the dedicated CPUs. Guests hold less if some are refused."""
 
 PERIOD = 200
 """Arrivals in which the load goes from the lowest to the highest and back."""
@@ -25,34 +25,34 @@ class StreamGuest:
 
 @dataclass(frozen=True, slots=True)
 class GuestArrival:
-    """A guest comes."""
+    """The start of a guest."""
 
     guest: StreamGuest
 
 
 @dataclass(frozen=True, slots=True)
 class GuestDeparture:
-    """A guest leaves, if it was accepted."""
+    """The end of a guest, if it was accepted."""
 
     name: str
 
 
 def threads_per_core(topology: HostTopology) -> int:
-    """How many threads a core has."""
+    """Return the number of threads of a core."""
     return max(len(core.cpus) for core in topology.cores)
 
 
 def claimed_cpus(topology: HostTopology, guest: StreamGuest) -> int:
-    """The CPUs that a guest takes away from others: with thread policy isolate whole cores."""
+    """Return the CPUs that a guest takes away from others: whole cores with thread policy isolate."""
     isolated = guest.thread_policy is ThreadPolicy.ISOLATE
     return guest.vcpus * (threads_per_core(topology) if isolated else 1)
 
 
 def make_stream(topology: HostTopology, arrivals: int, seed: int) -> Iterator[GuestArrival | GuestDeparture]:
-    """So many arrivals, and departures of random guests between them as the load wants it.
+    """Yield a number of arrivals, and departures of random guests in between according to the load.
 
-    Guests take 1 CPU to half of the smallest NUMA node. Half of them are of thread policy prefer, a quarter
-    each require and isolate; where there are no siblings nobody requires them.
+    Guests take 1 CPU to half of the smallest NUMA node. Half of them have thread policy prefer, a quarter
+    each require and isolate. Without siblings no guest has thread policy require.
     """
     chance = random.Random(seed)
     threads = threads_per_core(topology)
@@ -73,6 +73,6 @@ def make_stream(topology: HostTopology, arrivals: int, seed: int) -> Iterator[Gu
 
 
 def _load_of(number: int) -> float:
-    """A saw that goes up and down between the lowest and the highest load."""
+    """Return a load that rises and falls linearly between the lowest and the highest load."""
     place = number % PERIOD / PERIOD
     return LOWEST_LOAD + (MAX_LOAD - LOWEST_LOAD) * (1 - abs(2 * place - 1))

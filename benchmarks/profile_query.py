@@ -1,6 +1,6 @@
-"""Where the time of one request goes: ``python -m benchmarks.profile_query --world numa``.
+"""The parts of the time of one request: ``python -m benchmarks.profile_query --world numa``.
 
-The service runs in this process, without a web server, on a database of its own.
+The service runs in this process, without a web server, on a separate database.
 """
 
 import argparse
@@ -17,9 +17,9 @@ from werkzeug.datastructures import Headers
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from benchmarks.http import CLAIM_OWNER
-from benchmarks.loading import load_directly
 from benchmarks.queries import QUERIES, QueryFamily
 from benchmarks.servers import create_database_server
+from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS, ProviderWorld, uuid_of
 from placement.api.middleware import build_application
 from placement.conf import new_config
@@ -30,19 +30,19 @@ Environ = dict[str, Any]
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.profile_query", description=__doc__)
     top.add_argument("--database", choices=databases.KINDS, default="sqlite", help="default: %(default)s")
     top.add_argument("--world", choices=tuple(WORLDS), default="numa", help="default: %(default)s")
     top.add_argument("--trees", type=int, help="size of the world; default: its full size")
     what = top.add_mutually_exclusive_group()
-    what.add_argument("--query", help="name of one of the benchmark's queries; default: the first")
+    what.add_argument("--query", help="name of a query of the benchmark; default: the first")
     what.add_argument(
-        "--path", help="any other GET; a number after an @ grows by one from request to request"
+        "--path", help="path of another GET; a number after an @ grows by one with each request"
     )
     what.add_argument("--claims", action="store_true", help="claims on the flat world instead of a query")
     what.add_argument("--decided", metavar="QUERY", help="POST /ext/v1/claims with that query")
-    top.add_argument("--count", type=int, default=50, help="how many requests; default: %(default)s")
+    top.add_argument("--count", type=int, default=50, help="number of requests; default: %(default)s")
     top.add_argument("--sort", default="tottime", help="order of the listing; default: %(default)s")
     top.add_argument("--lines", type=int, default=30, help="length of the listing; default: %(default)s")
     return top
@@ -66,7 +66,7 @@ def _request_environs(options: argparse.Namespace, world: ProviderWorld) -> Iter
 
 
 def profile_requests(app: WSGIApplication, environs: Iterator[Environ], options: argparse.Namespace) -> None:
-    """Print the time of a request, and where it goes."""
+    """Print the time of a request, and its parts."""
     for _ in range(3):
         _answer_request(app, next(environs))
     prepared = [next(environs) for _ in range(options.count)]

@@ -1,13 +1,13 @@
-"""Starts and stops real QEMU guests under an agent that is killed again and again, and looks at every pin.
+"""Starts and stops real QEMU guests under an agent that is killed repeatedly, and checks each pin.
 
     python -m benchmarks.qemu_starts                          # 200 starts, 50 kills: some ten minutes
     python -m benchmarks.qemu_starts --starts 10 --kills 4
 
-Each guest claims a dedicated CPU, starts, is looked at in /proc, stops and releases its claim; another one on
-a shared CPU runs all the time. Half of the kills (SIGKILL) hit the agent while it learns of a start, others
-while the guest runs; the next agent must find it where it is. Times are from libvirt's event of the start, as
-another client of libvirtd hears it, until the last thread of the guest is where it should be, as /proc shows
-it. Two CPUs and the installed distribution are needed.
+Each guest claims a dedicated CPU and starts. The program checks it in /proc, stops it and releases its claim.
+Another guest on a shared CPU runs all the time. Half of the kills (SIGKILL) hit the agent while it learns of
+a start, others while the guest runs. The next agent must find the guest in its place. Times are from
+libvirt's event of the start to the placement of the guest's last thread in /proc. Another client of libvirtd
+receives this event. Two CPUs and the installed distribution are needed.
 """
 
 import argparse
@@ -34,7 +34,9 @@ AGENT = "compute-agent"
 
 @dataclass
 class StartReport:
-    """What was seen. Times are milliseconds from start event to pinned, of starts whose agent lived."""
+    """Counts, and milliseconds from start event to pinned, of starts during which the agent was not
+    killed.
+    """
 
     starts: int = 0
     kills_while_starting: int = 0
@@ -43,7 +45,7 @@ class StartReport:
     times: list[float] = field(default_factory=list)
 
     def text(self) -> str:
-        """The report in words."""
+        """Return the report in words."""
         return (
             f"{self.starts} guests started and stopped, {self.moved} moved;"
             f" the agent was killed {self.kills_while_starting} times in a start and"
@@ -54,7 +56,7 @@ class StartReport:
 
 
 class StartListener:
-    """Hears of starts as another client of libvirtd."""
+    """Receives events of starts as another client of libvirtd."""
 
     def __init__(self, uri):
         self._heard = {}
@@ -68,10 +70,10 @@ class StartListener:
             self._changed.notify_all()
 
     def wait(self, guest_uuid):
-        """When the guest started (monotonic seconds)."""
+        """Wait for the start of a guest; return its time (monotonic seconds)."""
         with self._changed:
             if not self._changed.wait_for(lambda: guest_uuid in self._heard, SECONDS):
-                raise TimeoutError(f"libvirtd did not tell of the start of {guest_uuid}")
+                raise TimeoutError(f"libvirtd has sent no event of the start of {guest_uuid}")
             return self._heard[guest_uuid]
 
     def close(self):
@@ -110,7 +112,7 @@ class KilledRun:
         self._wait_until(self._resident, self._shared)
 
     def run_guest(self, kill):
-        """One guest from claim to release; ``kill`` is None, "starting" or "running"."""
+        """Run one guest from claim to release; ``kill`` is None, "starting" or "running"."""
         guest_uuid = str(uuid.uuid4())
         watching = self._watcher.submit(self._watch_start, guest_uuid, kill)
         domain = self._start_guest(guest_uuid, "PCPU")
@@ -134,7 +136,7 @@ class KilledRun:
         self.report.kills_while_running += kill == "running"
 
     def close(self):
-        """Hear no more."""
+        """Stop receiving events."""
         self._starts.close()
         self._watcher.shutdown()
 
@@ -150,7 +152,7 @@ class KilledRun:
         return self._libvirtd.run(guest_uuid, vcpus=1)
 
     def _watch_start(self, guest_uuid, kill):
-        """Take the time of a start, or kill the agent a moment after it heard of it."""
+        """Measure the time of a start, or kill the agent a moment after its notice of the start."""
         started = self._starts.wait(guest_uuid)
         if kill == "starting":
             time.sleep(random.uniform(0, 0.03))
@@ -161,7 +163,7 @@ class KilledRun:
         self.report.times.append((pinned - started) * 1000)
 
     def _wait_until(self, domain, cpu):
-        """When all threads were where they should be."""
+        """Wait until all threads are in their places; return the time."""
         pid, deadline = self._libvirtd.process(domain), time.monotonic() + SECONDS
         while not self._is_placed(pid, cpu):
             if time.monotonic() > deadline:
@@ -174,13 +176,13 @@ class KilledRun:
             self.report.moved += 1
 
     def _is_placed(self, pid, cpu):
-        """Whether the guest CPU is on ``cpu`` alone, and everything else on the shared one."""
+        """Return whether the guest CPU is on ``cpu`` alone, and all other threads on the shared CPU."""
         names = thread_cpus(pid)
         return names.pop("CPU 0/TCG", None) == {cpu} and set().union(*names.values()) == {self._shared}
 
 
 def kills_of(starts, kills):
-    """What is killed in each start: spread evenly, and of both kinds by turns."""
+    """Yield the kind of kill in each start, or None. Kills are spread evenly, and the kinds alternate."""
     kinds = ("running", "starting")
     done = 0
     for number in range(1, starts + 1):
@@ -190,14 +192,14 @@ def kills_of(starts, kills):
 
 
 def main() -> int:
-    """0 if no guest was ever elsewhere than it should be."""
+    """Measure and print; return 0 if each guest was always in its place."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--starts", type=int, default=200)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers there")
     args = parser.parse_args()
     if not 0 <= args.kills < args.starts:
-        parser.error("there have to be more starts than kills")
+        parser.error("--starts must be larger than --kills")
     try:
         libvirtd = Libvirtd()
     except LibvirtMissing as missing:

@@ -1,7 +1,7 @@
-"""The queries that are measured, by world.
+"""The measured queries, by world.
 
-Each is a whole family: a number after an @ grows by one from member to member,
-so that a service can be asked what nobody asked before.
+Each query is a family: a number after an @ grows by one from member to member, so that a service can get
+requests that no client has sent before.
 """
 
 import re
@@ -18,26 +18,23 @@ _MEMBERS: Final = 1800
 
 @dataclass(frozen=True, slots=True)
 class QueryFamily:
-    """One family of GETs; ``limited`` if the answer may be any part of all candidates.
-
-    ``goal`` is how many times faster than the reference it is meant to be.
-    """
+    """One family of GETs. ``goal`` is the factor by which our service should be faster than the reference."""
 
     name: str
     template: str
     goal: float | None = None
 
     def path(self, number: int = 0) -> str:
-        """A member of the family; a small number asks for a little more than 0 does."""
+        """Return a member of the family; a small number requests a little more than 0 does."""
         return _GROWING.sub(lambda found: str(int(found[1]) + number), self.template)
 
     def member_paths(self) -> Iterator[str]:
-        """All members in turn, the first again after the last."""
+        """Yield all members in turn; after the last one the first follows again."""
         return map(self.path, cycle(range(_MEMBERS)))
 
     @property
     def is_limited(self) -> bool:
-        """Whether two right answers may differ."""
+        """Return whether two right answers may differ, because each may be any part of all candidates."""
         return "limit=" in self.template
 
 
@@ -169,7 +166,7 @@ QUERIES: Final[Mapping[str, Sequence[QueryFamily]]] = {
     ),
 }
 
-#: what a guest asks for when it is scheduled end to end, by world
+#: the query of a guest that is scheduled end to end, by world
 SCHEDULING: Final[Mapping[str, QueryFamily]] = {
     "nested": _candidate_query("", *_GUEST, "limit=50"),
     "flat": _candidate_query("", _HOST, "limit=50"),

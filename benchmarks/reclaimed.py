@@ -1,7 +1,8 @@
-"""Promises of reclaimed capacity on simulated hosts, against an oracle; writes table and picture.
+"""Offers of reclaimed capacity on simulated hosts, compared with an oracle; prints a table and draws a
+picture.
 
-``python -m benchmarks.reclaimed [--hosts 1000] [--days 14] [--seed 1] [--svg FILE]``. The first day is
-for learning and does not count. ``reclaimed.md`` tells what was found.
+``python -m benchmarks.reclaimed [--hosts 1000] [--days 14] [--seed 1] [--svg FILE]``. The first day is for
+learning and does not count. ``reclaimed.md`` describes the results.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from compute_agent.reclaim.estimate import (
 from compute_agent.reclaim.offers import CapacityOffer, HeldBackShare, missing_cpus
 
 HOUR = 12
-"""Samples of an hour."""
+"""Samples in an hour."""
 
 EPOCH = 1_000_000 * 3600.0
 
 
 @dataclass
 class ReclaimResult:
-    """Sums over host-hours: CPU-hours promised by the agent and by the oracle, and what went wrong."""
+    """Sums over host-hours: CPU-hours promised by the agent and by the oracle, and broken promises."""
 
     hours: int = 0
     broken: int = 0
@@ -49,7 +50,7 @@ class ReclaimResult:
     writes: int = 0
     most_writes: int = 0
     shortage: Counter[int] = field(default_factory=Counter)
-    """Broken hours by whole CPUs that were missing."""
+    """Broken hours by the number of missing CPUs."""
 
     def add(self, other: ReclaimResult) -> None:
         for name in ("hours", "broken", "promised", "oracle", "capacity", "used", "days", "writes"):
@@ -59,7 +60,7 @@ class ReclaimResult:
 
 
 def publish_promises(trace: HostTrace, limits: EstimateLimits) -> list[int]:
-    """What the agent publishes after each sample."""
+    """Return the CPUs that the agent publishes after each sample."""
     history, offer, breach, published = ZoneHistory(), CapacityOffer(), HeldBackShare(), list[int]()
     starts: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}
@@ -89,7 +90,11 @@ def publish_promises(trace: HostTrace, limits: EstimateLimits) -> list[int]:
 
 
 def judge_host(trace: HostTrace, published: list[int]) -> ReclaimResult:
-    """An hour is broken if in any part of it the others need what was promised as it began."""
+    """Judge the promises on a host.
+
+    An hour is broken if the other guests need a promised CPU at any time in it. The promise is that of its
+    begin.
+    """
     result = ReclaimResult()
     for hour in range(DAY // HOUR, len(trace.total) // HOUR):
         begin = hour * HOUR
@@ -123,7 +128,7 @@ def simulate_hosts(seed: int, hosts: range, days: int, limits: EstimateLimits) -
 
 
 def draw_picture(seed: int, days: int, limits: EstimateLimits) -> str:
-    """Three hosts: what the others use, and above which line the rest is promised."""
+    """Draw three hosts: the use of the other guests, and the line above which CPUs are promised."""
     noise, panels = noise_table(random.Random(f"{seed} noise")), []
     for number in range(3):
         trace = make_host(random.Random(f"{seed} {number}"), noise, days)
@@ -160,7 +165,9 @@ def main() -> None:
     parser.add_argument("--percentile", type=float, default=EstimateLimits().percentile)
     parser.add_argument("--margin", type=float, default=EstimateLimits().margin)
     parser.add_argument("--burst", type=float, default=EstimateLimits().burst)
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw a few days of three hosts there")
+    parser.add_argument(
+        "--svg", type=Path, metavar="FILE", help="draw a few days of three hosts to this file"
+    )
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     arguments = parser.parse_args()
     limits = EstimateLimits(arguments.sigma, arguments.percentile, arguments.margin, arguments.burst)

@@ -1,7 +1,9 @@
-"""Use of CPUs by guests of many hosts: days, noise, bursts with heavy tails, guests that come and go.
+"""CPU use of the guests of many hosts: daily waves, noise, bursts with heavy tails, starts and ends of
+guests.
 
-Samples are the largest minute of 5. Nothing of it is measured anywhere: it is meant to be worse than most
-hosts in what an estimate cannot know (bursts to all that a guest may use, on hosts of few guests).
+A sample is the largest minute of 5. The use is not based on measurements. It is meant to be worse than most
+real hosts in properties that an estimate cannot know. Examples are bursts to all CPUs of a guest on hosts
+with few guests.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from operator import add
 
 DAY = 288
-"""Samples of a day."""
+"""Samples in a day."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class HostTrace:
 
 
 def noise_table(rng: random.Random, length: int = 1 << 17) -> list[float]:
-    """Noise with a memory of half an hour, of deviation 1."""
+    """Return noise with a memory of half an hour and a standard deviation of 1."""
     value, table = 0.0, []
     for _ in range(length):
         value = 0.85 * value + 0.527 * rng.gauss(0.0, 1.0)
@@ -63,7 +65,7 @@ def make_host(rng: random.Random, noise: list[float], days: int) -> HostTrace:
 def _successive_guests(
     rng: random.Random, noise: list[float], name: str, vcpus: int, peak_hour: float, length: int
 ) -> Iterator[GuestTrace]:
-    """One place on a host, in which a guest follows the other: half of them stay all the time."""
+    """Yield the guests of one place on a host, one after the other. Half of them stay until the end."""
     begin, count = 0, 0
     while begin < length:
         end = length if rng.random() < 0.5 else min(length, begin + int(rng.expovariate(1 / (4 * DAY))) + 12)
@@ -82,9 +84,8 @@ def _random_use(
     base = [day[n % DAY] for n in range(begin, end)]
     used = _add_noise(rng, noise, base, mean * rng.uniform(0.05, 0.25), float(vcpus))
     at = rng.expovariate(1 / DAY) * 2 / 3
-    while at < len(
-        used
-    ):  # a burst or two a day, an hour long, mostly of twice the use, at times of all there is
+    # one or two bursts a day, an hour long, mostly to twice the use, sometimes to all CPUs
+    while at < len(used):
         height = mean * rng.paretovariate(1.5)
         last = min(len(used), int(at) + 1 + int(rng.expovariate(1 / 10)))
         for n in range(int(at), last):

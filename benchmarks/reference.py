@@ -1,7 +1,7 @@
-"""What this project is compared with: OpenStack Placement and Nova, each in an environment of its own.
+"""The references of this project, OpenStack Placement and Nova, each in a separate environment.
 
-Placement shares its import name with this service. They are installed with pip, in pinned versions, once: the
-environments stay in the user's cache folder.
+Placement has the import name of this service. Pip installs the pinned versions once. The environments stay in
+the user's cache folder.
 """
 
 import fcntl
@@ -23,34 +23,34 @@ _COMPLETE: Final = ".complete"
 
 
 class ReferenceMissing(Exception):
-    """The reference cannot be installed; the message says why."""
+    """Pip cannot install the reference; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Where the programs of the environment are."""
+    """The folder with the programs of the environment."""
 
     programs: Path
 
     def program(self, name: str) -> str:
-        """The path of an installed script."""
+        """Return the path of an installed script."""
         return str(self.programs / name)
 
 
 def install() -> Reference:
-    """OpenStack Placement.
+    """Install OpenStack Placement, if it is missing.
 
-    :raises ReferenceMissing: when pip fails.
+    :raises ReferenceMissing: pip has failed.
     """
     return Reference(environment(f"reference-{VERSION}", _REQUIREMENTS))
 
 
 def environment(name: str, requirements: Path) -> Path:
-    """The programs of an environment, which is made if it is not there as the pinned versions want it.
+    """Return the folder with the programs of an environment, and create it if it lacks the pinned versions.
 
-    Of several processes that want it at once, one makes it and the others wait.
+    If several processes need an environment at once, one creates it and the others wait.
 
-    :raises ReferenceMissing: when pip fails.
+    :raises ReferenceMissing: pip has failed.
     """
     folder = _environment_folder(name, requirements)
     complete = folder / _COMPLETE
@@ -73,7 +73,7 @@ def environment(name: str, requirements: Path) -> Path:
 
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """While no other process makes the environment; one that ended halfway keeps nobody waiting."""
+    """Hold a lock, so that only one process creates the environment. The end of the process releases it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -81,7 +81,7 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 
 def is_installed(name: str, requirements: Path) -> bool:
-    """Whether an environment is there."""
+    """Return whether an environment is complete."""
     return (_environment_folder(name, requirements) / _COMPLETE).exists()
 
 

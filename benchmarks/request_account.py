@@ -1,4 +1,4 @@
-"""Where the CPU time of a request goes, part by part: ``python -m benchmarks.request_account``.
+"""The CPU time of the parts of a request: ``python -m benchmarks.request_account``.
 
 Two servers of one worker answer the same requests in turn, on one database. One server has counters around
 its parts. The parts have to add up to the time that the kernel counts for this server, without the time of
@@ -20,10 +20,10 @@ from typing import Any, Final
 import orjson
 
 from benchmarks.http import CLAIM_OWNER
-from benchmarks.loading import load_directly
 from benchmarks.machine_speed import addition_seconds
 from benchmarks.part_counters import ACCOUNT_PATH, PARTS
 from benchmarks.servers import Ours, create_database_server
+from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS, uuid_of
 from placement.db import migration
 from tests import databases
@@ -39,7 +39,7 @@ Request = bytes
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.request_account", description=__doc__)
     top.add_argument("--database", choices=databases.KINDS, default="postgresql", help="default: %(default)s")
     top.add_argument("--repeats", type=int, default=15, help="default: %(default)s")
@@ -61,7 +61,7 @@ class _CountedService(Ours):
 
 
 class _RawClient:
-    """One persistent connection, which costs the measuring process little."""
+    """One persistent connection with little cost for the measuring process."""
 
     def __init__(self, service: Ours) -> None:
         self.service = service
@@ -94,7 +94,7 @@ class _RawClient:
         return orjson.loads(self.send(make_request("GET", ACCOUNT_PATH))[1])
 
     def count_wakeups(self) -> int:
-        """Return how often threads of the service have waited so far."""
+        """Return the number of waits of the service's threads so far."""
         return sum(
             int(line.split()[1])
             for worker in self.service.worker_processes()
@@ -168,7 +168,7 @@ class _TimeColumn:
 
     def __init__(self) -> None:
         self.parts: list[dict[str, float]] = []
-        #: what the kernel has counted for the server with counters, without the time of the counters
+        #: the time that the kernel counts for the server with counters, without the time of the counters
         self.totals: list[float] = []
         self.plain: list[float] = []
         self.wakeups: list[float] = []
@@ -195,7 +195,7 @@ def measure_requests(clients: Sequence[_RawClient], repeats: int, count: int) ->
         for kind, of_kind in columns.items():
             for client, its in zip(clients, requests, strict=True):
                 batch = its.kinds[kind]()
-                # a release cannot be repeated, and neither can a claim
+                # releases and claims cannot be repeated
                 for one in (
                     batch[:_WARM]
                     if batch[0] == batch[-1]
@@ -236,7 +236,7 @@ def _parts_between(before: Any, after: Any, requests: int) -> tuple[dict[str, fl
 
 
 def table_lines(columns: dict[str, _TimeColumn]) -> Iterator[str]:
-    """The lines of the table."""
+    """Yield the lines of the table."""
     plain = ("without counters, least", "median", "waits", "bytes of the answer")
     is_counted = any(each.parts for each in columns.values())
     names = (*PARTS, "**sum**", "**total, by the kernel**", "difference", *plain) if is_counted else plain

@@ -1,4 +1,4 @@
-"""A reshape of 200 guests from flat VCPU to PCPU of their NUMA nodes: how many requests, how long.
+"""A reshape of 200 guests from flat VCPU to PCPU of their NUMA nodes: number of requests, and seconds.
 
 python -m benchmarks.reshape [ours] [stock]
 """
@@ -43,7 +43,7 @@ class CountingClient(PlacementClient):
 
 
 def host_tree(shape: str, dedicated: str | None) -> ProviderTree:
-    """The providers of the host."""
+    """Return the providers of the host."""
     shared = None if dedicated is None else "400-511"
     sets = resolve_cpu_sets(CpuOptions(cpu_dedicated_set=dedicated, cpu_shared_set=shared), TOPOLOGY)
     return derive_provider_tree(
@@ -52,12 +52,12 @@ def host_tree(shape: str, dedicated: str | None) -> ProviderTree:
 
 
 def guest_uuid(number: int) -> str:
-    """Consumer uuid of a guest."""
+    """Return the consumer uuid of a guest."""
     return f"22222222-0000-4000-8000-{number:012d}"
 
 
 def measure_server(kind: str, folder: Path) -> list[list[object]]:
-    """Rows for one server: a step, requests of each kind, seconds."""
+    """Return rows for one server: a step, requests of each kind, seconds."""
     with running(kind, folder) as url:
         ini = folder / "agent.ini"
         ini.write_text(f"[placement]\nauth_type = admin_token\nendpoint = {url}\ntoken = admin\n")
@@ -104,7 +104,7 @@ def measure_server(kind: str, folder: Path) -> list[list[object]]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure and print."""
     logging.disable()
     table = PrettyTable(["server", "step", "requests", "of which", "seconds"], align="l")
     table.set_style(TableStyle.MARKDOWN)

@@ -1,10 +1,10 @@
-"""What a scrape of an agent's metrics of guests costs: series, bytes, and CPU time.
+"""The cost of a scrape of an agent's metrics of guests: series, bytes, and CPU time.
 
     python -m benchmarks.scrapes                  # 100 guests: all of them, and the 10 with the most use
     python -m benchmarks.scrapes --guests 300
 
-Guests have the files of a cgroup in a folder in memory, with the values that kernels write, and two limits
-each. The first scrape of a process is left out; CPU time is the median of the others, user and kernel mode.
+Each guest has the files of a cgroup in a folder in memory, with values that kernels write, and two limits.
+The first scrape of a process does not count. CPU time is the median of the others, in user and kernel mode.
 """
 
 import argparse
@@ -26,7 +26,7 @@ INTERVAL = 15.0
 
 @dataclass(frozen=True)
 class ScrapeCost:
-    """The size of the answer, and the CPU time that it takes."""
+    """The size of an answer, and its CPU time."""
 
     shown: str
     series: int

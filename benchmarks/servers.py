@@ -1,4 +1,4 @@
-"""The two services, each under gunicorn with the same number of workers on a database of its own."""
+"""The two services, each under gunicorn with the same number of workers on a separate database."""
 
 import os
 import resource
@@ -77,7 +77,7 @@ class Service(ABC):
     def start(self) -> None:
         """Start the server and wait until it answers.
 
-        :raises ServiceFailed: with the end of its log.
+        :raises ServiceFailed: the server does not answer; the message has the end of its log.
         """
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -87,7 +87,7 @@ class Service(ABC):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=self._bound_memory,  # we have no threads
+                preexec_fn=self._bound_memory,  # safe, because this process has no threads
             )
         deadline = time.monotonic() + _SECONDS_TO_START
         while not is_answering(self.port):
@@ -102,7 +102,7 @@ class Service(ABC):
             config.write(text)
 
     def stop(self) -> None:
-        """End the server and its workers, also those that still compute."""
+        """End the server and its workers, also while they compute."""
         if self._process is None:
             return
         family = psutil.Process(self._process.pid).children(recursive=True) if self._is_running() else []
@@ -126,13 +126,13 @@ class Service(ABC):
         self.start()
 
     def worker_processes(self) -> list[psutil.Process]:
-        """The processes that answer."""
+        """Return the worker processes."""
         assert self._process is not None
         found: list[psutil.Process] = psutil.Process(self._process.pid).children()
         return found
 
     def cpu_seconds(self) -> float:
-        """How much CPU time the present workers have used, to the nanosecond."""
+        """Return the CPU time of the current workers, to the nanosecond."""
         return sum(
             int(thread.read_text().split()[0]) / 1e9
             for worker in self.worker_processes()
@@ -145,7 +145,7 @@ class Service(ABC):
 
     @property
     def log(self) -> Path:
-        """What it says."""
+        """Return the path of its log."""
         return self._folder / "log"
 
     def _configure(self) -> None:
@@ -184,17 +184,17 @@ class Service(ABC):
 
     @abstractmethod
     def _sync_command(self) -> list[str]:
-        """The command that makes the tables."""
+        """Return the command that creates the tables."""
 
     @abstractmethod
     def _serve_command(self) -> list[str]:
-        """The command that serves."""
+        """Return the command that serves."""
 
 
 class Ours(Service):
     """The service of this checkout.
 
-    :param model_file: from which its workers start, if there is one.
+    :param model_file: the file from which its workers start.
     """
 
     name = "ours"
@@ -230,7 +230,7 @@ class Ours(Service):
 
 
 class OpenStack(Service):
-    """OpenStack Placement, with the worker class and keep-alive of ours; a process may not eat all memory."""
+    """OpenStack Placement, with the worker class and keep-alive of our service, and a limit of memory."""
 
     name = "reference"
     max_memory = 4 * _GIB
@@ -240,7 +240,7 @@ class OpenStack(Service):
         self._reference = reference
 
     def _working_folder(self) -> Path:
-        return self._folder  # not the checkout, or it would import our package of its own name
+        return self._folder  # in the checkout it would import our package, which has the same name
 
     def _connection(self) -> str:
         url = make_url(self._url)

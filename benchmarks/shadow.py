@@ -1,4 +1,6 @@
-"""What `placement-shadow` costs clients: OpenStack Placement directly, behind a proxy, behind the shadow."""
+"""The time that `placement-shadow` adds to OpenStack Placement: directly, behind a proxy, behind the
+shadow.
+"""
 
 import argparse
 import os
@@ -31,14 +33,16 @@ _THREADS: Final = 8
 
 
 def bare_proxy() -> "WSGIApplication":
-    """The proxy alone: what it passes on is copied to nowhere."""
+    """Return the proxy alone, which copies no requests."""
     return RequestForwarder(os.environ[_STOCK], InFlight(lambda copy: None), _THREADS, _SECONDS)
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shadow", description=__doc__)
-    parser.add_argument("--requests", type=int, default=300, help="of each kind, on each side")
+    parser.add_argument(
+        "--requests", type=int, default=300, help="number of requests of each kind, on each side"
+    )
     count = parser.parse_args().requests
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         home = Path(folder)
@@ -49,14 +53,14 @@ def main() -> None:
         few = ("--threads", str(_THREADS))
         following = shadow(stock, ours, home, *few, "--stock-database", stock._url)
         ports["shadow"] = stack.enter_context(following).port
-        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))  # it never answers
+        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))  # never answers
         waiting = shadow(stock, ours, home, *few, "--ours", f"http://127.0.0.1:{silent.getsockname()[1]}")
         ports["shadow, ours hangs"] = stack.enter_context(waiting).port
         _measure_sides(ports, count)
 
 
 def _measure_sides(ports: Mapping[str, int], count: int) -> None:
-    """All sides in turn, so that what disturbs the machine disturbs them alike."""
+    """Measure all sides in turn, so that a disturbance of the machine affects all alike."""
     print("| request | " + " | ".join(f"{side}: p50 / p95 ms" for side in ports) + " |")
     print("|" + " --- |" * (len(ports) + 1))
     connections = {side: ServiceConnection(port, _SECONDS) for side, port in ports.items()}

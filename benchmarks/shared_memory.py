@@ -27,10 +27,10 @@ import sqlalchemy as sa
 
 from benchmarks.following import change_providers
 from benchmarks.http import ServiceConnection
-from benchmarks.loading import load_directly
 from benchmarks.machine_speed import addition_seconds
 from benchmarks.queries import QUERIES
 from benchmarks.servers import Ours, ServiceFailed
+from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS
 from placement.db import migration
 from placement.db.tables import resource_providers
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _write_file(url: str, service: Ours) -> None:
     file = service.model_file
-    assert file is not None  # of each server of this benchmark
+    assert file is not None  # each server of this benchmark has a file
     file.unlink(missing_ok=True)
     with Ours(url, file.parent, 1, _THREADS, file) as writer, ServiceConnection(writer.port) as connection:
         connection.expect_success("GET", _LIMITED.path())
@@ -110,7 +110,7 @@ def _measure_server(
 ) -> Iterator[tuple[str, float]]:
     """Yield the name of each step, and the memory of the server after it."""
     engine, rng = sa.create_engine(url), random.Random(5)
-    # the file has no later changes to follow, also after those of the other server
+    # a new file has no later changes to follow, also after the changes of the other server
     _write_file(url, service)
     with engine.begin() as conn:
         providers = [

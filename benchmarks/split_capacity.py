@@ -1,7 +1,7 @@
-"""What it costs to count guests that a topology splits: ``python -m benchmarks.split_capacity``.
+"""The cost of counting guests that a topology splits: ``python -m benchmarks.split_capacity``.
 
-Hosts have two NUMA nodes of 32 dedicated CPUs, at random used, and hardly two hosts are alike. CPU seconds of
-the thread. With ``--caches`` the CPUs of a node are at four providers below it.
+Hosts have two NUMA nodes of 32 dedicated CPUs with random use, and hardly two hosts are equal. Times are CPU
+seconds of the thread. With ``--caches`` the CPUs of a node belong to four providers below it.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> None:
     """Measure and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.split_capacity", description=__doc__)
     top.add_argument("--hosts", type=int, nargs="+", default=[400, 1000, 3000], help="default: %(default)s")
-    top.add_argument("--caches", action="store_true", help="CPUs are below NUMA nodes")
+    top.add_argument("--caches", action="store_true", help="put the CPUs below NUMA nodes")
     top.add_argument("--seconds", type=float, default=60.0, help="budget for placing; default: %(default)s")
     options = top.parse_args()
     asked = candidates.parse_body({"query": QUERY, "flavor": None, "microversion": "1.39"}, {})

@@ -1,4 +1,4 @@
-"""What was measured, as text for people and as JSON for programs."""
+"""The results, as text for people and as JSON for programs."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ _HEAD = ("", "unit", "ours", "reference", "ratio", "ours again", "CPU ms", "goal
 
 
 def format_table(results: Sequence[ComparisonResult]) -> str:
-    """A Markdown table, a section after the other; medians, with the range of the repeats of ours."""
+    """Return a Markdown table with one section after the other: medians, and the range of our repeats."""
     rows: list[Sequence[str]] = [_HEAD]
     sections: dict[str, list[ComparisonResult]] = {}
     for result in results:
@@ -50,7 +50,7 @@ def _table_row(result: ComparisonResult) -> Sequence[str]:
 
 
 def _cpu_cell(result: ComparisonResult) -> str:
-    """Of our workers, of those of the reference, and how many times less ours is."""
+    """Return the CPU time of our workers, of the reference's workers, and their ratio."""
     ours, reference = result.cpu.get("ours"), result.cpu.get("reference")
     if not ours:
         return ""
@@ -90,7 +90,7 @@ def _format_number(value: float) -> str:
 
 
 def as_json(results: Iterable[ComparisonResult], machine: Mapping[str, Any]) -> str:
-    """Everything: all repeats, all notes."""
+    """Return all repeats and notes."""
     return json.dumps(
         {"machine": machine, "results": [_plain_result(result) for result in results]}, indent=1
     )

@@ -1,4 +1,4 @@
-"""How long the agent takes to read each captured machine, and what it finds: a table.
+"""The time in which the agent reads each captured machine, and its findings: a table.
 
 python -m benchmarks.topologies [FOLDER]    (archives like those of hwloc's tests, *.tar.bz2)
 """
@@ -33,7 +33,7 @@ def extract_machine(archive: Path) -> Iterator[Path]:
 
 
 def measure_machine(root: Path) -> list[object]:
-    """Sizes, and the median time to read in milliseconds."""
+    """Return sizes, and the median time of a read in milliseconds."""
     seconds = []
     for _ in range(REPEATS):
         start = time.perf_counter()
@@ -53,8 +53,8 @@ def measure_machine(root: Path) -> list[object]:
 
 
 def main() -> None:
-    """Print the table."""
-    logging.disable()  # machines of old kernels have many files missing
+    """Measure and print."""
+    logging.disable()  # captured machines with old kernels lack many files
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else SHARED / "topologies"
     archives = sorted(folder.glob("*.tar.bz2"))
     if not archives:

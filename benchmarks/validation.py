@@ -1,10 +1,10 @@
-"""What it costs to check a body: our marshmallow schemas beside two libraries for JSON schema.
+"""The cost of checking a body: our marshmallow schemas beside two libraries for JSON schema.
 
     .venv/bin/pip install jsonschema fastjsonschema
     python -m benchmarks.validation
 
-The body is that of ``PUT /allocations/{consumer}`` at 1.39. A library that is not installed is left out.
-Times are CPU microseconds of one check: the smallest of ten repeats, which follow each other in turns.
+The body is that of ``PUT /allocations/{consumer}`` at 1.39. The table leaves out libraries that are not
+installed. Times are CPU microseconds of one check: the smallest of ten repeats, in turns.
 """
 
 import copy
@@ -59,7 +59,7 @@ _SCHEMA: Final[dict[str, Any]] = {
 
 
 def make_body(providers: int) -> dict[str, Any]:
-    """Allocations of a consumer on that many providers."""
+    """Return allocations of a consumer on some providers."""
     return {
         "allocations": {
             f"00000000-0000-4000-8000-{number:012}": {"resources": {"VCPU": 2, "MEMORY_MB": 1024}}
@@ -73,18 +73,18 @@ def make_body(providers: int) -> dict[str, Any]:
 
 
 def find_checks() -> dict[str, Check]:
-    """The checks by name; those of libraries that are installed."""
+    """Return the checks by name; those of installed libraries."""
     checks: dict[str, Check] = {"marshmallow, `placement.schemas`": allocation.put_allocations(MAX).load}
     with suppress(ImportError):
         checks["jsonschema"] = importlib.import_module("jsonschema").Draft7Validator(_SCHEMA).validate
     with suppress(ImportError):
-        # Its validators write defaults into the body, so each check gets a copy in main().
+        # validators of this library write defaults into the body, so each check gets a copy in main()
         checks["fastjsonschema"] = importlib.import_module("fastjsonschema").compile(_SCHEMA)
     return checks
 
 
 def measure_check(check: Check, body: Any) -> float:
-    """CPU microseconds of one check."""
+    """Return the CPU microseconds of one check."""
     begin = time.process_time()
     for _ in range(_CHECKS):
         check(body)

@@ -1,12 +1,12 @@
-"""Real guests over a line, under the real daemon: how many it touches, how long it takes, and what it costs.
+"""Real guests above a line, under the real daemon: touched guests, times and CPU cost.
 
     python -m benchmarks.watermark_guests --qemu 2 4 6     # QEMU guests of libvirtd that burn CPU
-    python -m benchmarks.watermark_guests --cost 200       # CPU time of the daemon with so many guests
+    python -m benchmarks.watermark_guests --cost 200       # CPU time of the daemon with 200 guests
 
-The line is on what guests of the lowest class use (`best_effort_cpu`), at a part of what they use when nobody
-holds them back. So that whatever else runs on the machine matters little, each works for a part of the time
-only, and the group of all guests comes first. The fewest guests possible are those that use most, if they
-went down to their floors and freed the margin as well. A round takes a second.
+The line applies to the use of guests of the lowest class (`best_effort_cpu`). It is a share of their use
+without limits. Each guest works for a part of the time only, and the cgroup of all guests has priority, so
+that other work of the machine matters little. The fewest possible guests are those with the most use, if they
+go down to their floors and also free the margin. A round takes a second.
 """
 
 import argparse
@@ -52,8 +52,9 @@ throttle_up = 50%
 
 @dataclass(frozen=True)
 class GuestRecovery:
-    """One host. Usage and line are in cores, times in seconds from the moment the line was there, or the
-    guests went quiet.
+    """The recovery of one host. Usage and line are in cores.
+
+    Times are in seconds since the line was set, or since the guests became quiet.
     """
 
     guests: int
@@ -67,7 +68,7 @@ class GuestRecovery:
 
 @dataclass(frozen=True)
 class DaemonCost:
-    """Percent of a core that the daemon takes with so many idle guests, with and without watermarks."""
+    """The daemon's CPU time in percent of a core with idle guests, with and without watermarks."""
 
     guests: int
     with_watermarks: float
@@ -75,7 +76,7 @@ class DaemonCost:
 
 
 class DaemonBench:
-    """A service, a daemon on it, and the ini file between them."""
+    """A service, its daemon, and the ini file of the daemon."""
 
     def __init__(self, folder, url, driver):
         self.folder = folder
@@ -98,7 +99,7 @@ class DaemonBench:
         return call_agent(self.folder / "state/agent.sock", method, params)
 
     def reload(self, more):
-        """Have the daemon take other lines up; returns when it did."""
+        """Write other watermarks, and wait until the daemon has applied them."""
         self.write_config(more)
         wait_for(lambda: bool(self.ask_agent("watermark.list")) == bool(more))
 
@@ -107,17 +108,17 @@ class DaemonBench:
 
 
 def wait_for(condition):
-    """Returns what the condition does when it holds."""
+    """Wait until a condition is true; return its value."""
     deadline = time.monotonic() + SECONDS
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise TimeoutError("it did not happen")
+            raise TimeoutError(f"the condition is still false after {SECONDS} s")
         time.sleep(POLL_SECONDS)
     return value
 
 
 def busy_sector(millions):
-    """A boot sector that counts down from so many millions at each tick of the BIOS's timer (18.2 Hz)."""
+    """Return a boot sector that counts down from some millions at each tick of the BIOS's timer (18.2 Hz)."""
     # sti; count: mov ecx, N; down: dec ecx; jnz down; hlt; jmp count
     count = (millions * 1_000_000).to_bytes(4, "little")
     code = b"\xfb\x66\xb9" + count + b"\x66\x49\x75\xfc\xf4\xeb\xf3"
@@ -125,7 +126,7 @@ def busy_sector(millions):
 
 
 def measure_recovery(bench, libvirtd, guests, share):
-    """``guests`` that burn CPU; the line is at ``share`` of what they use."""
+    """Run ``guests`` that burn CPU, with the line at ``share`` of their use."""
     domains = {}
     for number in range(guests):
         guest = str(uuid.uuid4())
@@ -134,7 +135,7 @@ def measure_recovery(bench, libvirtd, guests, share):
         domains[guest] = libvirtd.connection.createXML(xml)
     (CGROUP_CONTROLLERS[0] / "machine/cpu.shares").write_text("20480")
     pids = {guest: libvirtd.process(domain) for guest, domain in domains.items()}
-    time.sleep(15)  # they boot
+    time.sleep(15)  # until the guests have booted
     before, began = {guest: cpu_seconds(pid) for guest, pid in pids.items()}, time.monotonic()
     time.sleep(5)
     elapsed = time.monotonic() - began
@@ -171,7 +172,7 @@ def measure_recovery(bench, libvirtd, guests, share):
 
 
 def measure_daemon(bench, guests, seconds=20):
-    """Sleeping guests without cgroups, which are measured by their processes: the dearest kind."""
+    """Measure sleeping guests without cgroups. Their processes make them the most expensive kind."""
     for _ in range(guests):
         bench.ask_agent("guest.run", command=["sleep", "3600"], qos_class="BATCH")
     pid = bench.agent.process.pid
@@ -188,7 +189,7 @@ def measure_daemon(bench, guests, seconds=20):
 
 
 def format_tables(found):
-    """Markdown."""
+    """Return Markdown tables."""
     lines = [
         "| guests | used, cores | line, cores | touched | fewest possible | below the line after, s |"
         " restored after, s |",
@@ -219,7 +220,9 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--qemu", type=int, nargs="*", default=[], metavar="GUESTS")
-    parser.add_argument("--share", type=float, nargs="*", default=[0.8, 0.5], help="line, as part of the use")
+    parser.add_argument(
+        "--share", type=float, nargs="*", default=[0.8, 0.5], help="the line, as a share of the use"
+    )
     parser.add_argument("--cost", type=int, nargs="*", default=[], metavar="GUESTS")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers there")
     arguments = parser.parse_args()
@@ -242,7 +245,7 @@ def main() -> int:
 
 @contextmanager
 def process_bench(home, url):
-    """Run an agent whose guests are processes, with its files in a new folder."""
+    """Run an agent that starts its guests as processes, with its files in a new folder."""
     home.mkdir()
     bench = DaemonBench(home, url, "drivers = process")
     try:
@@ -254,14 +257,14 @@ def process_bench(home, url):
 
 @contextmanager
 def libvirt_bench(folder, url):
-    """An agent, not started yet, of QEMU guests, and the libvirtd that it is going to ask."""
+    """Yield an agent of QEMU guests that is not started yet, and its libvirtd."""
     try:
         libvirtd = Libvirtd()
     except LibvirtMissing as missing:
         sys.exit(str(missing))
     if not libvirtd.has_cgroups:
         libvirtd.stop()
-        sys.exit("libvirt has no CPU controller of cgroups here, and so no quotas")
+        sys.exit("libvirt lacks the CPU controller of cgroups here, and so quotas")
     home = folder / "qemu"
     home.mkdir()
     bench = DaemonBench(home, url, f"drivers = libvirt\n[libvirt]\nuri = {libvirtd.uri}")

@@ -1,10 +1,10 @@
-"""Watermarks: guests touched against the fewest possible, rounds to recover and to restore, and the cost.
+"""Watermarks: touched guests and the fewest possible, rounds to recover and to restore, and the cost.
 
-For 1 to 50 best-effort guests that bring a simulated host over its line. The fewest possible are those of the
-guests that can give most, whatever their order; the order of acting is by use, as it is told in the manual.
+From 1 to 50 best-effort guests bring a simulated host above its line. The fewest possible are those that can
+release most, in any order. The agent acts in the order of use, which the manual describes.
 
-The cost is that of the library alone, and that of the daemon's loop: with the guests of a pipeline, its
-worker and the state file. What a whole daemon costs is measured by `watermark_guests`.
+The cost is that of the library alone, and that of the daemon's loop with the guests of a pipeline, its worker
+and the state file. `watermark_guests` measures a whole daemon.
 """
 
 import argparse
@@ -42,12 +42,12 @@ from tests.compute_agent.throttling.watermarks.worlds import cpu_rules, host, pi
 _SAMPLES, _COOL_DOWN, _CALM = 3, 30, 200
 _MARGIN = 0.1
 _LINE = 0.75
-"""Of the host's CPUs."""
+"""The line as a share of the host's CPUs."""
 
 
 @dataclass(frozen=True)
 class SimulatedRecovery:
-    """One host: how many guests it took, and how long. Rounds are seconds."""
+    """One host: the number of touched guests, and the rounds. Rounds are seconds."""
 
     guests: int
     over_percent: float
@@ -60,7 +60,7 @@ class SimulatedRecovery:
 
 @dataclass(frozen=True)
 class RoundCost:
-    """Milliseconds of CPU time for one round of so many guests; medians."""
+    """Medians of milliseconds of CPU time for one round with some guests."""
 
     guests: int
     sampling: float
@@ -72,9 +72,10 @@ class RoundCost:
 
 @dataclass(frozen=True)
 class LoopCost:
-    """Milliseconds of CPU time for one round of the daemon's loop: nobody throttled, and everybody; medians.
+    """Medians of milliseconds of CPU time for one round of the daemon's loop, without and with throttled
+    guests.
 
-    ``core_percent`` is that of the dearer one, at a round a second.
+    ``core_percent`` is that of the larger one, at a round a second.
     """
 
     guests: int
@@ -84,13 +85,15 @@ class LoopCost:
 
 
 def simulate_recovery(guests: int, over: float) -> SimulatedRecovery:
-    """A host that calms down after some time. Its best-effort guests want between 1 and 4 cores; with all
-    it is ``over`` (a share) above its line.
+    """Simulate a host that becomes calm after some time.
+
+    Its best-effort guests want between 1 and 4 cores. With all of them the host is above its line by the
+    share ``over``.
     """
     wants = {f"guest-{number:02}": 1.0 + 3.0 * ((number * 37) % 50) / 49 for number in range(guests)}
     total = sum(wants.values())
     gap = total * over
-    cpus = (total * 2 - gap) / _LINE  # as much again is used by dedicated guests
+    cpus = (total * 2 - gap) / _LINE  # dedicated guests use the same amount
     loop = Loop(
         SimulatedHost(
             cpus,
@@ -115,7 +118,9 @@ def simulate_recovery(guests: int, over: float) -> SimulatedRecovery:
 
 
 def measure_round(guests: int, rounds: int, folder: Path) -> RoundCost:
-    """Rounds over folders like cgroups and the real /proc, then plans for a host far above its line."""
+    """Measure rounds over folders like cgroups and the real /proc, then plans for a host far above its
+    line.
+    """
     subjects = _measured_guests(guests, folder)
     by = rules(
         line("cpu", throttle_down=1e6, throttle_up=1e5),
@@ -147,7 +152,7 @@ def measure_round(guests: int, rounds: int, folder: Path) -> RoundCost:
 
 
 class _GroupDriver(StubbornDriver):
-    """Its guests have the folders of `_group` for groups."""
+    """A driver with guests in the folders of `_make_group`."""
 
     def __init__(self, cpus, folder: Path) -> None:
         super().__init__(cpus)
@@ -178,8 +183,9 @@ evict = 100%
 
 
 def loop_cost(guests: int, rounds: int, folder: Path) -> LoopCost:
-    """Rounds of the daemon's loop over idle guests, first below the line, then above it with everybody at
-    the lowest limit, so that nobody is left to be throttled.
+    """Measure rounds of the daemon's loop over idle guests, first below the line, then above it.
+
+    Above the line all guests have the lowest limit, so that no guest is left to throttle.
     """
     host = Overload(folder)
     host.registry, host.driver = MetricRegistry(), _GroupDriver(TOPOLOGY.online, folder)
@@ -203,7 +209,7 @@ def loop_cost(guests: int, rounds: int, folder: Path) -> LoopCost:
 
 
 def _round_milliseconds(host: Overload, rounds: int) -> float:
-    """Milliseconds of CPU time of all threads for one round."""
+    """Return the milliseconds of CPU time of all threads for one round."""
     host.rounds(2)
     spent = []
     for _ in range(rounds):
@@ -213,12 +219,10 @@ def _round_milliseconds(host: Overload, rounds: int) -> float:
 
 
 def _plan_far_above(guests: int) -> None:
-    """A plan in which every guest goes to its lowest limit and the host is still above its line."""
-    everybody = {
-        f"g{number}": SimulatedGuest(f"g{number}", 4.0, lambda second: 3.9) for number in range(guests)
-    }
+    """Make a plan in which each guest gets its lowest limit and the host is still above its line."""
+    greedy = {f"g{number}": SimulatedGuest(f"g{number}", 4.0, lambda second: 3.9) for number in range(guests)}
     by = rules(line(throttle_down=1, throttle_up=0.5), margin=0.1)
-    snapshot = SimulatedHost(4.0 * guests, 1.0, everybody).snapshot()
+    snapshot = SimulatedHost(4.0 * guests, 1.0, greedy).snapshot()
     make_plan(by, snapshot, observe_usage({}, by.watermarks, snapshot), WatermarkState(scheduling_off=False))
 
 
@@ -248,7 +252,7 @@ def _line_rules(cpus: float) -> WatermarkRules:
 
 
 def _measured_guests(guests: int, folder: Path) -> list[MeasuredGuest]:
-    """Guests in groups of their own."""
+    """Return guests in separate groups."""
     subjects = []
     for number in range(guests):
         facts = GuestUsage(
@@ -259,7 +263,7 @@ def _measured_guests(guests: int, folder: Path) -> list[MeasuredGuest]:
 
 
 def _make_group(folder: Path, guest: str) -> Path:
-    """A folder with the files that a guest's group has, and of their length."""
+    """Create a folder with the files of a guest's cgroup, in their usual length."""
     group = folder / guest
     group.mkdir()
     (group / "cpu.stat").write_text(
@@ -289,7 +293,7 @@ def _make_telemetry() -> ThrottleTelemetry:
 def format_tables(
     recoveries: Sequence[SimulatedRecovery], costs: Sequence[RoundCost], loops: Sequence[LoopCost]
 ) -> str:
-    """Markdown tables."""
+    """Return Markdown tables."""
     lines = [
         "| best-effort guests | above what they may use, % | touched | fewest possible | with the margin |"
         " rounds to recover | to restore |",
@@ -324,9 +328,11 @@ def format_tables(
 def main() -> None:
     """Measure and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.watermarks", description=__doc__)
-    top.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured there")
-    top.add_argument("--svg", type=Path, metavar="FILE", help="draw 10,000 rounds of a simulated host there")
-    top.add_argument("--quick", action="store_true", help="few guests: does it work at all?")
+    top.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
+    top.add_argument(
+        "--svg", type=Path, metavar="FILE", help="draw 10,000 rounds of a simulated host to this file"
+    )
+    top.add_argument("--quick", action="store_true", help="few guests, to test the program")
     arguments = top.parse_args()
     counts = (1, 5) if arguments.quick else (1, 2, 5, 10, 20, 30, 40, 50)
     recoveries = [simulate_recovery(count, over) for over in (0.1, 0.3, 0.6) for count in counts]

@@ -3,8 +3,8 @@
     python -m benchmarks.web_servers
     python -m benchmarks.web_servers --servers ours,granian --seconds 2 --databases sqlite,postgresql
 
-Each serves the same application on a database of its own, with two workers of four threads, or one process of
-eight where a server has no workers.
+Each server serves the same application on a separate database, with two workers of four threads, or with one
+process of eight threads if a server has no workers.
 """
 
 import argparse
@@ -27,9 +27,9 @@ import psutil
 
 from benchmarks.clients import ClientPool
 from benchmarks.http import NoAnswer, ServiceConnection
-from benchmarks.loading import load_directly
 from benchmarks.reference import ReferenceMissing, environment
 from benchmarks.servers import Ours, Service, ServiceFailed, create_database_server, exit_on_sigterm
+from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS
 
 _REQUIREMENTS: Final = Path(__file__).with_name("web-servers-requirements.txt")
@@ -45,7 +45,7 @@ _LARGE: Final = (
     b"GET /allocation_candidates?resources=PCPU:2&limit=1000 HTTP/1.1\r\nHost: x\r\nX-Auth-Token: admin\r\n"
     b"OpenStack-API-Version: placement 1.39\r\n\r\n"
 )
-# What slow clients begin with. Those of the last kind ask for a large answer and never read it.
+# the first bytes of slow clients; clients of the last kind request a large answer and never read it
 _SLOW_KINDS: Final[Mapping[str, bytes]] = {
     "slow headers": b"GET / HTTP/1.1\r\nX-Slow: ",
     "slow bodies": b"POST /traits HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n[",
@@ -105,7 +105,7 @@ SERVERS: Final[Mapping[str, Command | None]] = {
 
 
 class _ServedApplication(Ours):
-    """The service of this checkout under some web server."""
+    """The service of this checkout under a web server."""
 
     def __init__(self, url: str, folder: Path, programs: Path, command: Command | None) -> None:
         super().__init__(url, folder, _WORKERS, _THREADS)
@@ -125,7 +125,9 @@ class _ServedApplication(Ours):
         return {**os.environ, **more}
 
     def cpu_seconds(self) -> float:
-        """Of all of its processes: some have others than workers."""
+        """Return the CPU time of all its processes, because some servers have other processes than
+        workers.
+        """
         assert self._process is not None
         spent = 0
         for each in self._process_family():
@@ -135,7 +137,7 @@ class _ServedApplication(Ours):
         return spent / 1e9
 
     def memory_bytes(self) -> int:
-        """The proportional set size of all of its processes: pages that they share count once."""
+        """Return the proportional set size of all its processes, which counts shared pages once."""
         return sum(each.memory_full_info().pss for each in self._process_family())
 
     def _process_family(self) -> Sequence[psutil.Process]:
@@ -144,7 +146,7 @@ class _ServedApplication(Ours):
         return [main, *main.children(recursive=True)]
 
     def send_sigterm(self) -> None:
-        """Have it stop, and do not wait."""
+        """Send SIGTERM without waiting for the end."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
 
@@ -157,7 +159,7 @@ class _ClientLatency:
 
 
 def _measure_latency(service: Service, seconds: float) -> _ClientLatency:
-    """Milliseconds of one client that asks the same again and again."""
+    """Return the times of one client that repeats a request, in milliseconds."""
     times: list[float] = []
     with ServiceConnection(service.port, 20.0) as connection:
         for _ in range(20):
@@ -187,7 +189,7 @@ def _keeps_connections(service: Service) -> bool:
 
 @contextmanager
 def _slow_clients(port: int, beginning: bytes) -> Iterator[None]:
-    """Clients that send the beginning of a request, and then a byte twice a second."""
+    """Run clients that send the beginning of a request, and then two bytes a second."""
     clients: list[socket.socket] = []
     stopped = threading.Event()
 
@@ -216,7 +218,7 @@ def _slow_clients(port: int, beginning: bytes) -> Iterator[None]:
 
 
 def _stop_outcome(service: _ServedApplication) -> str:
-    """What becomes of a request that waits for two seconds when the server is told to stop."""
+    """Return the outcome of a request that waits for two seconds while the server receives SIGTERM."""
     with ServiceConnection(service.port, 20.0) as connection:
         _, answer = connection.send("GET", "/ext/v1/changes")
         cursor = answer.decode().split('"cursor":"')[1].split('"')[0]
@@ -232,7 +234,7 @@ def _stop_outcome(service: _ServedApplication) -> str:
 
 
 def _measure_crowd(service: _ServedApplication, count: int, seconds: float) -> Sequence[str]:
-    """Requests a second, CPU of each and the 99th percentile, of many clients at once."""
+    """Return requests a second, CPU of each and the 99th percentile, for many clients at once."""
     with ClientPool(count) as clients:
         clients.warm_up(service.port)
         before = service.cpu_seconds()
@@ -244,7 +246,7 @@ def _measure_crowd(service: _ServedApplication, count: int, seconds: float) -> S
 
 
 def _measure_beside(service: _ServedApplication, beginning: bytes, seconds: float) -> str:
-    """The latency of one client beside slow ones."""
+    """Return the latency of one client beside slow clients."""
     try:
         with _slow_clients(service.port, beginning):
             found = _measure_latency(service, seconds)
@@ -254,7 +256,7 @@ def _measure_beside(service: _ServedApplication, beginning: bytes, seconds: floa
 
 
 def measure_server(service: _ServedApplication, seconds: float) -> Sequence[str]:
-    """A row of the table."""
+    """Return a row of the table."""
     alone = _measure_latency(service, seconds)
     crowds = [cell for count in _CROWDS for cell in _measure_crowd(service, count, seconds)]
     memory = f"{service.memory_bytes() / 1e6:.0f}"
@@ -269,10 +271,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.web_servers", description=__doc__)
     parser.add_argument("--servers", default=",".join(SERVERS), help="default: %(default)s")
     parser.add_argument(
-        "--databases", default="postgresql", help="of sqlite, postgresql; default: %(default)s"
+        "--databases", default="postgresql", help="some of sqlite, postgresql; default: %(default)s"
     )
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
-    parser.add_argument("--repeats", type=int, default=1, help="all servers in turns, that often")
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="seconds of each measurement; default: %(default)s"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=1, help="repeats of all servers, in turns; default: %(default)s"
+    )
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     rows: list[Sequence[str]] = []
@@ -298,7 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure_fresh(url: str, programs: Path, name: str, seconds: float) -> Sequence[str]:
-    """The cells of a server that serves a new database."""
+    """Return the cells of a server that serves a new database."""
     with tempfile.TemporaryDirectory(prefix="placement-web-servers-") as folder:
         try:
             with _ServedApplication(url, Path(folder), programs, SERVERS[name]) as service:

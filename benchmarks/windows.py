@@ -1,8 +1,8 @@
 """The cost of bookings at 10,000 hosts with 50 windows each: ``python -m benchmarks.windows``.
 
-One worker answers over HTTP. Beside the world with windows stands one without: the same hosts, where
-guests without an end hold the amounts that holds keep free for windows. So both answer the same candidates.
-Between two answers a window is booked and deleted elsewhere, so no answer is known already.
+One worker answers over HTTP. A world with windows and one without have the same hosts. In the one without,
+guests without an end hold the amounts that holds keep free for windows. So both worlds give the same
+candidates. Before each answer a window is booked and deleted elsewhere, so that no answer is known already.
 """
 
 import argparse
@@ -20,9 +20,9 @@ import sqlalchemy as sa
 
 from benchmarks.decisions import format_percentiles
 from benchmarks.http import RequestRefused, ServiceConnection
-from benchmarks.loading import load_directly
 from benchmarks.machine_speed import ADDITIONS, addition_seconds
 from benchmarks.servers import Ours, create_database_server
+from benchmarks.world_loader import load_directly
 from benchmarks.worlds import ProviderWorld, Tree, WorldProvider, inventory, random_uuid, uuid_of
 from placement.db import migration, tables
 from placement.db.database import ServiceDatabase, WriteTransaction
@@ -41,7 +41,9 @@ _DEVICES: Final = 4
 
 
 def unlike_host(seed: int, number: int) -> Tree:
-    """A host of random size; one of five has two NUMA nodes with dedicated CPUs, one of ten has devices."""
+    """Return a host of random size. One of five has two NUMA nodes with dedicated CPUs, one of ten has
+    devices.
+    """
     rng = random.Random(f"{seed}-{number}")
     name, disk = f"host-{number}", {"DISK_GB": inventory(rng.randrange(500, 8_000))}
     kind = rng.random()
@@ -70,7 +72,7 @@ AmountsByProvider = Mapping[str, Mapping[str, int]]
 def booked_windows(
     rng: random.Random, provider: WorldProvider, devices: Sequence[WorldProvider], count: int, now: float
 ) -> tuple[AmountsByProvider, list[tuple[TimeWindow, AmountsByProvider]]]:
-    """The used amounts of guests without an end on a provider, and windows with their amounts.
+    """Return the amounts of guests without an end on a provider, and windows with their amounts.
 
     The windows of a lane follow one another, and all lanes together fit beside the guests. On a host with
     devices, the windows of each lane also take one device.
@@ -101,7 +103,7 @@ def _amounts(provider: WorldProvider, cpus: int, memory: int) -> AmountsByProvid
 
 
 class _BookingRows:
-    """Rows of consumers and of what they hold, in batches.
+    """Rows of consumers and of their allocations, in batches.
 
     :param ids: ids of providers by uuid and of resource classes by name, by table.
     """
@@ -204,7 +206,9 @@ SMALL: Final = "resources=VCPU:2,MEMORY_MB:4096,DISK_GB:10"
 
 
 def availability_bodies(rng: random.Random, now: float) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Bodies of requests for the earliest windows, by title; each call makes another one."""
+    """Return functions for the bodies of requests for the earliest windows, by title. Each call makes another
+    body.
+    """
 
     def window_body(query: str, hours: float, **fields: Any) -> dict[str, Any]:
         return {"query": query, "duration": int(hours * HOUR), **fields}
@@ -273,7 +277,7 @@ class _WindowSide:
     def measure_requests(
         self, title: str, make: Callable[[], SentRequest], count: int, before: SentRequest | None = None
     ) -> None:
-        """Print the CPU time of the worker and the elapsed time of some answers, and those of refusals.
+        """Print the CPU time of the worker and the elapsed time of some requests, with refusals apart.
 
         ``before`` runs before each of the requests.
         """
@@ -301,7 +305,7 @@ class _WindowSide:
             print(f"{self.name:10} {title:42} {work} ms of CPU, {clock} by the clock; {speed}", flush=True)
 
     def await_windows(self) -> None:
-        """Wait until the worker has read the windows that exist when it starts."""
+        """Wait until the worker has read the windows that existed at its start."""
         before, now = -1.0, self.service.cpu_seconds()
         while now > before + 0.02:
             time.sleep(0.5)
@@ -319,7 +323,7 @@ class _WindowSide:
 
 
 class _RequestMaker:
-    """Requests of clients to a world with some hosts."""
+    """Makes requests of clients to a world with some hosts."""
 
     def __init__(self, seed: int, hosts: int) -> None:
         self._rng = random.Random(seed)
@@ -346,7 +350,7 @@ class _RequestMaker:
         return send
 
     def come_and_go(self, connection: ServiceConnection) -> None:
-        """Book a window on a host that has room, and delete it: a change for the next answer."""
+        """Book a window on a host that has room, and delete it, so that the next answer follows a change."""
         for _ in range(20):
             with suppress(RequestRefused):
                 self.book_window(named=True, kept=False)(connection)
@@ -395,10 +399,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     top = argparse.ArgumentParser(prog="python -m benchmarks.windows", description=__doc__)
     top.add_argument("--database", choices=databases.KINDS, default="sqlite", help="default: %(default)s")
     top.add_argument("--hosts", type=int, default=10_000, help="default: %(default)s")
-    top.add_argument("--windows", type=int, default=50, help="of each host; default: %(default)s")
-    top.add_argument("--count", type=int, default=40, help="how many of each; default: %(default)s")
+    top.add_argument(
+        "--windows", type=int, default=50, help="number of windows of each host; default: %(default)s"
+    )
+    top.add_argument(
+        "--count", type=int, default=40, help="number of requests of each kind; default: %(default)s"
+    )
     top.add_argument("--seed", type=int, default=random.randrange(1000), help="default: random")
-    top.add_argument("--no-finds", action="store_true", help="only what clients without bookings ask")
+    top.add_argument(
+        "--no-finds", action="store_true", help="measure only requests of clients without bookings"
+    )
     options = top.parse_args(arguments)
     server = create_database_server(options.database)
     print(f"seed {options.seed}; {ADDITIONS:,} additions take {addition_seconds():.2f} s")
@@ -419,7 +429,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             side.await_windows()
         deeds = _RequestMaker(options.seed, options.hosts)
         for _ in range(2):
-            # in turns, so that whatever disturbs the machine disturbs both
+            # in turns, so that a disturbance of the machine affects both sides
             for side in sides:
                 side.measure_requests("candidates", deeds.ask_candidates, options.count)
             for side in sides:

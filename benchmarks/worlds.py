@@ -1,6 +1,6 @@
-"""The worlds that are measured: trees of resource providers as plain data, the same for every service.
+"""The measured worlds: trees of resource providers as plain data, the same for each service.
 
-All uuids follow from the names, so that the answers of two services can be compared as they are.
+All uuids follow from the names, so that the answers of two services can be compared directly.
 """
 
 import random
@@ -12,13 +12,13 @@ from typing import Any, Final
 _NAMESPACE: Final = uuid.UUID("6f0b0e0e-6c1a-4c0f-9d0b-6d2f6f6c7a11")
 _FLAT_TRAITS: Final = ("HW_CPU_X86_AVX2", "HW_CPU_X86_AVX512F", "STORAGE_DISK_SSD", "CUSTOM_GOLD")
 
-#: what the benchmark calls last-level cache and memory bandwidth: the reference has no such standard classes
+#: resource classes of cache and memory bandwidth, custom because the reference lacks the standard ones
 LLC: Final = "CUSTOM_LLC"
 MBA: Final = "CUSTOM_MBA"
 
 
 def uuid_of(name: str) -> str:
-    """The uuid of whatever has this name."""
+    """Return the uuid for a name."""
     return str(uuid.uuid5(_NAMESPACE, name))
 
 
@@ -29,7 +29,7 @@ def random_uuid(rng: random.Random) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorldProvider:
-    """One resource provider; ``parent`` is a uuid, ``inventories`` are as the API takes them."""
+    """One resource provider. ``parent`` is a uuid, and ``inventories`` have the format of the API."""
 
     name: str
     parent: str | None = None
@@ -39,7 +39,7 @@ class WorldProvider:
 
     @property
     def uuid(self) -> str:
-        """The uuid, which follows from the name."""
+        """Return the uuid, which follows from the name."""
         return uuid_of(self.name)
 
 
@@ -48,7 +48,9 @@ Tree = list[WorldProvider]
 
 @dataclass(frozen=True, slots=True)
 class ProviderWorld:
-    """A kind of world: ``tree(n)`` is its n-th tree, the root first; ``trees`` of them make its full size."""
+    """A kind of world: ``tree(n)`` is its n-th tree, the root first. ``trees`` is the number of trees at full
+    size.
+    """
 
     name: str
     trees: int
@@ -57,17 +59,17 @@ class ProviderWorld:
     traits: tuple[str, ...] = ()
 
     def size(self, scale: float) -> int:
-        """How many trees the world has at a scale; 1 is its full size."""
+        """Return the number of trees at a scale; 1 is the full size."""
         return max(1, round(self.trees * scale))
 
 
 def aggregate_uuid(number: int) -> str:
-    """The uuid of one of the three aggregates (0 to 2) over which hosts are spread."""
+    """Return the uuid of one of the three aggregates (0 to 2) of the hosts."""
     return uuid_of(f"aggregate-{number}")
 
 
 def _nested_tree(number: int) -> Tree:
-    """A compute node with disk, two NUMA nodes, and below each an FPGA and a GPU: 7 providers."""
+    """Return a compute node with disk, two NUMA nodes, and below each an FPGA and a GPU: 7 providers."""
     root = WorldProvider(
         f"nested-{number}",
         inventories={"DISK_GB": inventory(2000)},
@@ -95,7 +97,7 @@ def _nested_tree(number: int) -> Tree:
 
 
 def _flat_tree(number: int) -> Tree:
-    """A host that is one provider, with some of four traits, in one of three aggregates."""
+    """Return a host that is one provider, with some of four traits, in one of three aggregates."""
     inventories = {
         "VCPU": inventory(64, allocation_ratio=16.0),
         "MEMORY_MB": inventory(262144, reserved=512, allocation_ratio=1.5),
@@ -106,7 +108,7 @@ def _flat_tree(number: int) -> Tree:
 
 
 def _numa_tree(number: int) -> Tree:
-    """A root, two NUMA nodes with dedicated and shared CPUs, an L3 domain below each: 5 providers."""
+    """Return a root, two NUMA nodes with dedicated and shared CPUs, an L3 domain below each: 5 providers."""
     root = WorldProvider(
         f"numa-{number}",
         inventories={"MEMORY_MB": inventory(262144), "DISK_GB": inventory(4000)},
@@ -124,7 +126,7 @@ def _numa_tree(number: int) -> Tree:
 
 
 def _wide_tree(number: int) -> Tree:
-    """A host with 16 devices, each a provider of one unit."""
+    """Return a host with 16 devices, each a provider of one unit."""
     root = WorldProvider(f"wide-{number}", inventories={"VCPU": inventory(2000)})
     return [
         root,
@@ -136,7 +138,7 @@ def _wide_tree(number: int) -> Tree:
 
 
 def inventory(total: int, **other: float) -> dict[str, float]:
-    """An inventory as the API takes it, all of which may be had in one go."""
+    """Return an inventory in the format of the API; one allocation may take all of it."""
     return {"total": total, "max_unit": total, **other}
 
 

@@ -1,8 +1,8 @@
-"""Looks for the question that others wait for longest: ``python -m benchmarks.worst_questions``.
+"""Searches for the query that delays other requests longest: ``python -m benchmarks.worst_questions``.
 
-Questions at random of at most 8 kB, and changes of the worst so far: worlds of devices, of pools that share
-with hundreds of hosts, and of groups that are all the same. What is counted is CPU of the thread while nobody
-else gets the model: from the beginning to the first moment at which the search gives way, and between two.
+Queries are random, of at most 8 kB, or changes of the worst query so far. The worlds have devices, pools that
+share with hundreds of hosts, or equal groups. The program counts the CPU time of the thread while other
+requests cannot get the model. Such a time ends when the search yields the lock.
 """
 
 import argparse
@@ -22,9 +22,9 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from benchmarks.http import ServiceConnection
-from benchmarks.loading import load_directly
 from benchmarks.models import snapshot_of
 from benchmarks.servers import Ours
+from benchmarks.world_loader import load_directly
 from benchmarks.worlds import ProviderWorld, Tree, WorldProvider, inventory, uuid_of
 from placement.api.garbage import GcScheduler
 from placement.db import migration
@@ -38,7 +38,7 @@ from placement.search.candidates import topology_first
 from placement.search.rendering import ProviderSummaries, render_pieces
 
 MAX_BYTES: Final = 8192
-"""Longer request lines are refused by the web server."""
+"""The web server refuses longer request lines."""
 _MIB: Final = 1 << 20
 _EASY: Final = "/allocation_candidates?resources=VCPU:1&limit=5"
 _CLASSES: Final = ("VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_A", "CUSTOM_B")
@@ -47,7 +47,9 @@ _AGGREGATES: Final = tuple(uuid_of(f"worst-{number}") for number in range(6))
 
 
 def _device_hosts() -> Iterator[Tree]:
-    """Hosts with two nodes and 16 devices of two classes, no two of one size, below each of them."""
+    """Yield hosts with two nodes and 16 devices below each. The devices of a node have two classes and
+    several sizes.
+    """
     for host in range(20):
         root = WorldProvider(
             f"worst-{host}", None, {"DISK_GB": inventory(1000)}, aggregates=(_AGGREGATES[0],)
@@ -65,7 +67,7 @@ def _device_hosts() -> Iterator[Tree]:
 
 
 def _pool_hosts() -> Iterator[Tree]:
-    """Hosts that share in some of 40 pools, which have about everything."""
+    """Yield 40 pools with random classes, and hosts that share in some of them."""
     rng = random.Random(5)
     for number in range(40):
         has = {name: inventory(50) for name in rng.sample(_CLASSES, 3)}
@@ -81,7 +83,7 @@ def _pool_hosts() -> Iterator[Tree]:
 
 
 def _alike_hosts() -> Iterator[Tree]:
-    """Hosts with 40 devices of one unit."""
+    """Yield hosts with 40 devices of one unit."""
     for host in range(50):
         root = WorldProvider(f"worst-{host}", None, {"VCPU": inventory(8), "DISK_GB": inventory(99)})
         devices = (
@@ -99,13 +101,13 @@ WORLDS: Final[Mapping[str, Callable[[], Iterator[Tree]]]] = {
 
 
 def world_snapshot(name: str) -> ModelSnapshot:
-    """The read model of a world, of which nothing is used."""
+    """Return the read model of an unused world."""
     return snapshot_of(WORLDS[name](), lambda provider, inventories: {})
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionGroup:
-    """The parameters of one group, and with which others it is to be in one subtree."""
+    """The parameters of one group, and the number of its subtree."""
 
     resources: tuple[tuple[str, int], ...]
     filters: tuple[str, ...]
@@ -114,14 +116,14 @@ class QuestionGroup:
 
 @dataclass(frozen=True, slots=True)
 class RandomQuestion:
-    """A question as data, which can be changed a little."""
+    """A query as data, which can be changed a little."""
 
     groups: tuple[QuestionGroup, ...]
     policy: str
     limit: int | None
 
     def query_string(self) -> str:
-        """As a query string."""
+        """Return the query string."""
         parts = [f"group_policy={self.policy}"]
         subtrees: dict[int, list[str]] = {}
         for number, group in enumerate(self.groups):
@@ -149,7 +151,7 @@ def _random_group(rng: random.Random) -> QuestionGroup:
 
 
 def random_question(rng: random.Random) -> RandomQuestion:
-    """Any question of at most 8 kB."""
+    """Return a random query of at most 8 kB."""
     count = rng.choice((2, 4, 8, 16, 40, 100))
     groups = tuple(_random_group(rng) for _ in range(rng.choice((1, 1, 2, count))))
     repeated = (groups * count)[:count]
@@ -159,7 +161,7 @@ def random_question(rng: random.Random) -> RandomQuestion:
 
 
 def change_question(rng: random.Random, of: RandomQuestion) -> RandomQuestion:
-    """One like it."""
+    """Return a similar query."""
     groups = [*of.groups]
     what = rng.randrange(4)
     if what == 0:
@@ -181,10 +183,10 @@ def _shorten_question(of: RandomQuestion) -> RandomQuestion:
 
 @dataclass(frozen=True, slots=True)
 class QuestionCost:
-    """What became of a question: milliseconds of CPU, and how it ended.
+    """The cost of a query in milliseconds of CPU, and its outcome.
 
-    ``waited`` is the longest that others waited for the model; ``after`` is what came after the search: order
-    and rendering.
+    ``waited`` is the longest wait of other requests for the model. ``after`` is the time after the search:
+    order and rendering.
     """
 
     waited: float
@@ -197,7 +199,7 @@ class QuestionCost:
 def answer_question(
     snapshot: ModelSnapshot, query: str, seconds: float, max_size: int = 128 * _MIB
 ) -> QuestionCost:
-    """Answer a question as the service does."""
+    """Answer a query as the service does."""
     began = last = time.thread_time()
     longest = 0.0
 
@@ -227,7 +229,7 @@ def answer_question(
 
 @dataclass(frozen=True, slots=True)
 class WorstQuestion:
-    """The worst question of a world, and by how many MB all that were asked made the process grow at most."""
+    """The worst query of a world, and the growth of the process by all queries in MB."""
 
     world: str
     seed: int
@@ -236,7 +238,7 @@ class WorstQuestion:
     growth: float
 
     def table_row(self) -> str:
-        """Of the table."""
+        """Return a row of the table."""
         answered = self.answered
         return (
             f"| {self.world} | {self.seed} | {answered.waited:.0f} | {answered.total:,.0f} "
@@ -246,9 +248,9 @@ class WorstQuestion:
 
 
 def find_worst(name: str, count: int, seed: int, seconds: float, max_size: int = 128 * _MIB) -> WorstQuestion:
-    """The question of so many that others waited for longest."""
+    """Return the query, of a number of queries, with the longest wait of other requests."""
     snapshot, rng = world_snapshot(name), random.Random(seed)
-    collect_garbage = GcScheduler(lambda: 0).collect_if_due  # as the service does, between questions
+    collect_garbage = GcScheduler(lambda: 0).collect_if_due  # the service also collects between requests
     before = _peak_memory()
     found: tuple[RandomQuestion, QuestionCost] | None = None
     for number in range(count):
@@ -262,17 +264,17 @@ def find_worst(name: str, count: int, seed: int, seconds: float, max_size: int =
 
 
 def _peak_memory() -> float:
-    """How large this process has been, in MB."""
+    """Return the largest size of this process so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
 
 
 def as_others_see(
     asked: RandomQuestion, name: str, seconds: float, workers: int = 2
 ) -> tuple[float, float, int]:
-    """How long others wait for answers of a worker that is asked this question again and again, by the clock.
+    """Measure the elapsed time of other requests while a worker answers this query repeatedly.
 
-    :param workers: how many clients ask it at a time.
-    :return: median and longest, in ms, and how many were asked.
+    :param workers: number of clients that send the query at a time.
+    :return: median and longest time, in ms, and the number of the other requests.
     """
     trees = list(WORLDS[name]())
     waits = []
@@ -314,10 +316,12 @@ def _ask_repeatedly(port: int, asked: RandomQuestion, ended: threading.Event) ->
 
 
 def main() -> None:
-    """Look and print."""
+    """Search and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.worst_questions", description=__doc__)
     top.add_argument("--world", choices=tuple(WORLDS), help="default: all")
-    top.add_argument("--count", type=int, default=200, help="questions of each world; default: %(default)s")
+    top.add_argument(
+        "--count", type=int, default=200, help="number of queries of each world; default: %(default)s"
+    )
     top.add_argument("--seeds", type=int, nargs="+", default=[18, 19, 20], help="default: 18 19 20")
     top.add_argument(
         "--seconds", type=float, default=1.0, help="[api] candidates_deadline; default: %(default)s"
@@ -327,7 +331,7 @@ def main() -> None:
         "--service",
         type=float,
         metavar="SECONDS",
-        help="ask a worker the worst question for so long, and see what others wait for",
+        help="send the worst query to a worker for this time, and measure other requests",
     )
     options = top.parse_args()
     print(
@@ -336,7 +340,7 @@ def main() -> None:
     )
     size = options.size * _MIB
     for name in [options.world] if options.world else WORLDS:
-        # each in a process of its own, so that what one needs does not count for the next
+        # a process for each search, so that the memory of one does not count for the next
         with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as processes:
             jobs = [
                 processes.submit(find_worst, name, options.count, seed, options.seconds, size)

@@ -27,14 +27,14 @@ _PROVIDERS: Final = 20
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.write_parts", description=__doc__)
     top.add_argument("--count", type=int, default=100, help="writes of each kind; default: %(default)s")
     return top
 
 
 class CountedWriter:
-    """The application on a database of its own; it counts exchanges with PostgreSQL."""
+    """The application on a separate database, with a count of its exchanges with PostgreSQL."""
 
     def __init__(self, url: str) -> None:
         migration.upgrade_schema(url)
@@ -108,7 +108,9 @@ def _inventories_body(generation: int, values: Mapping[str, Any]) -> dict[str, A
 
 
 def _tree_body() -> list[dict[str, Any]]:
-    """A host with NUMA nodes, caches and devices, as an agent reports it first: 28 inventories."""
+    """Return a host with NUMA nodes, caches and devices, as in the first report of an agent: 28
+    inventories.
+    """
     root = str(uuid.uuid4())
     nodes = [str(uuid.uuid4()) for _ in range(4)]
     host = {"MEMORY_MB": inventory(262_144), "DISK_GB": inventory(4000)}

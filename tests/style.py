@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from tests.paragraphs import MAX_LINE, find_long_paragraphs, find_paragraphs
 
 ROOT: Final = Path(__file__).parents[1]
-FOLDERS: Final = ("placement", "placement_extras", "compute_agent", "tests", "migrations")
+FOLDERS: Final = ("placement", "placement_extras", "compute_agent", "benchmarks", "tests", "migrations")
 
 OPENING: Final = re.compile(
     r"(What|Who|Whom|Whose|Those|That|Of|By|So|As|More|Less|Than|With|To|At|It|None|Nothing)\b"

@@ -19,7 +19,7 @@ def test_culprits_are_found_and_restored_and_innocent_guests_keep_their_work():
     assert found.in_time == found.disturbed >= 2
     assert found.right >= found.actions - 1
     assert sum(found.kept) > sum(found.kept_minimum)
-    assert found.speed["agent"] > found.speed["nobody"]
+    assert found.speed["agent"] > found.speed["no limits"]
     assert len(interference.rows(found)) == 14
 
 

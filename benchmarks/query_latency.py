@@ -1,4 +1,4 @@
-"""Latency of queries, one client on one connection, and whether both services say the same."""
+"""Latency of queries of one client on one connection, and a comparison of the answers of both services."""
 
 from collections.abc import Iterator, Mapping
 from itertools import repeat
@@ -25,7 +25,7 @@ _BOUNDS: Final = {("wide", "8 groups of one"): 20.0}
 def measure_queries(
     services: Mapping[str, Service], world: str, repeats: int, timeout: float
 ) -> Iterator[ComparisonResult]:
-    """A result for each query of the world; ``timeout`` is in seconds for each request."""
+    """Yield a result for each query of the world; ``timeout`` is in seconds for each request."""
     connections = {name: ServiceConnection(service.port, timeout) for name, service in services.items()}
     for query in QUERIES[world]:
         latencies = {
@@ -84,7 +84,7 @@ def _answer_notes(query: QueryFamily, answers: Mapping[str, bytes]) -> dict[str,
 
 
 def _is_same(query: QueryFamily, ours: Any, reference: Any) -> bool:
-    """Whether two answers mean the same; of candidates with a limit only whether they are as many."""
+    """Return whether two answers are equal. Candidates with a limit only need an equal number."""
     if "resource_providers" in ours:
         return _provider_uuids(ours) == _provider_uuids(reference)
     if query.is_limited:

@@ -1,4 +1,4 @@
-"""Making worlds: over REST, slice by slice in turn on all services, or in one go with SQL."""
+"""Creates worlds: over REST, in slices and in turns on all services, or at once with SQL."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -24,10 +24,10 @@ _DEFAULTS: Final = {"reserved": 0, "min_unit": 1, "step_size": 1, "allocation_ra
 def load_world(
     services: Mapping[str, Service], world: ProviderWorld, scale: float, repeats: int
 ) -> ComparisonResult:
-    """Make the world on each service over REST; the result is in providers per second.
+    """Create the world on each service over REST; the result is in providers per second.
 
-    Every repeat is a slice of the world, by :data:`CLIENTS` clients at a time. They
-    try again what was refused. A side that failed does not have all of the world.
+    Each repeat is a slice of the world, created by :data:`CLIENTS` clients at a time. The clients repeat
+    refused requests. A side that failed does not have the whole world.
     """
     for service in services.values():
         with ServiceConnection(service.port) as connection:
@@ -74,7 +74,7 @@ def load_world(
 
 
 def load_directly(url: str, world: ProviderWorld, trees: int) -> int:
-    """Write the world into a (migrated, empty) database of this service; how many providers these are."""
+    """Write the world into a migrated, empty database of this service; return the number of providers."""
     database = ServiceDatabase(url)
     try:
         return database.write(lambda tx: _write_world(tx, world, trees))
@@ -141,7 +141,7 @@ def _owned_rows(
     known: Mapping[str, Mapping[str, int]],
     now: float,
 ) -> Iterator[tuple[sa.Table, list[dict[str, Any]]]]:
-    """The rows of everything that belongs to the providers, by table."""
+    """Yield the rows that belong to the providers, by table."""
     owners = [(ids[provider.uuid], provider) for provider in providers]
     yield (
         tables.inventories,

@@ -17,16 +17,16 @@ _FLAVOURS: Final = 8
 _WARMING: Final = 0.3
 _TOO_MUCH: Final = "/allocation_candidates?resources=VCPU:1000000"
 
-#: what the clients do to the service on a port for so many seconds
+#: runs clients on the service of a port for some seconds
 Load = Callable[[ClientPool, int, float], list[ClientWork]]
 
 
 def measure_claims(
     services: Mapping[str, Service], scale: float, repeats: int, seconds: float
 ) -> Iterator[ComparisonResult]:
-    """Claims a second on the loaded `flat` world: on all hosts and on few, by one client and by many.
+    """Yield claims a second on the loaded `flat` world: on all hosts and on few, by one client and by many.
 
-    Then all that was claimed migrates, and then it is given back.
+    Then all guests migrate, and then their allocations are deleted.
     """
     every = [uuid_of(f"flat-{number}") for number in range(WORLDS["flat"].size(scale))]
     for clients, goal in ((1, None), (MANY_CLIENTS, 1.0)):
@@ -51,9 +51,9 @@ def measure_claims(
 def measure_schedulings(
     services: Mapping[str, Service], world: str, repeats: int, seconds: float
 ) -> Iterator[ComparisonResult]:
-    """Schedulings a second: candidates with limit=50 for one of a few flavours, then a random claim.
+    """Yield schedulings a second: candidates with limit=50 for one of a few flavours, then a random claim.
 
-    Of ours also in one call.
+    Our service also claims in one call.
     """
     flavours = [SCHEDULING[world].path(number) for number in range(_FLAVOURS)]
     for clients in (1, MANY_CLIENTS):
@@ -79,7 +79,7 @@ def measure_schedulings(
 def measure_answers(
     services: Mapping[str, Service], repeats: int, seconds: float
 ) -> Iterator[ComparisonResult]:
-    """Answers a second to many clients: the version document, and a question that no host can serve."""
+    """Yield answers a second to many clients: the version document, and a query that no host can serve."""
     for name, path, goal in (("version document", "/", 3.0), ("no candidate", _TOO_MUCH, 10.0)):
 
         def ask_load(crew: ClientPool, port: int, duration: float, path: str = path) -> list[ClientWork]:
@@ -104,15 +104,15 @@ class _WorkPhase:
 
     @property
     def cpu_per_success(self) -> float | None:
-        """Milliseconds of the workers' CPU for one success."""
+        """Return the milliseconds of the workers' CPU for one success."""
         return 1000 * self.cpu_seconds / self.tally.success_count if self.tally.success_count else None
 
 
 @dataclass
 class _LoadSide:
-    """One service under load; calling it is a repeat, after which everything is given back.
+    """One service under load. A call is a repeat, which ends with the release of all claims.
 
-    ``hosts`` are those among which consumers migrate before that, if they do.
+    If ``hosts`` is not empty, the consumers migrate among them before that.
     """
 
     service: Service
@@ -123,12 +123,12 @@ class _LoadSide:
     phases: defaultdict[str, _WorkPhase] = field(default_factory=lambda: defaultdict(_WorkPhase))
 
     def warm_up(self) -> None:
-        """A short repeat that does not count."""
+        """Run a short repeat that does not count."""
         self._run_repeat(_WARMING)
         self.phases.clear()
 
     def __call__(self) -> float:
-        """Successes per second."""
+        """Run a repeat; return the successes per second."""
         return self._run_repeat(self.seconds)
 
     def _run_repeat(self, seconds: float) -> float:
