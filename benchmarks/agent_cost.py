@@ -23,6 +23,7 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.http import CLAIM_OWNER
 from compute_agent import conf as agent_conf
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, call_agent
 from compute_agent.agent.service import HostAgent
@@ -134,10 +135,7 @@ class WithGuests(System):
         """Claim amounts by provider and resource class for a new consumer."""
         body = {
             "allocations": {one: {"resources": amounts} for one, amounts in held.items()},
-            "project_id": "p",
-            "user_id": "u",
-            "consumer_generation": None,
-            "consumer_type": "INSTANCE",
+            **CLAIM_OWNER,
         }
         self.call("PUT", f"/allocations/{consumer}", body=body)
 

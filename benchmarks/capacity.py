@@ -7,17 +7,19 @@ inventory.
 import argparse
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
-from urllib.parse import parse_qsl
 
 from benchmarks.explaining import format_times, used_at_random
+from benchmarks.measure import time_calls
+from benchmarks.queries import parse_query
 from benchmarks.worlds import LLC, MBA, WORLDS
-from placement.microversion import MAX
-from placement.schemas.candidates import parse_candidates
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
-from placement_extras.planner.capacity import CloudHosts, count_flavor
+from placement.search.request import CandidatesRequest
+from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, count_flavor
 from placement_extras.planner.proportions import FlavorProportion, count_sets
 
 ASKED: Final[Mapping[str, Mapping[str, str]]] = {
@@ -49,18 +51,10 @@ def main() -> None:
     options = top.parse_args()
     for world in [options.world] if options.world else ASKED:
         snapshot = used_at_random(WORLDS[world], options.trees, random.Random(1))
-        flavors = {
-            name: parse_candidates(parse_qsl(query, keep_blank_values=True), MAX)
-            for name, query in ASKED[world].items()
-        }
+        flavors = {name: parse_query(query) for name, query in ASKED[world].items()}
         for asked in [*([name] for name in flavors), list(flavors)]:
-            clock, work = [], []
-            for _ in range(options.count):
-                began, cpu = time.perf_counter(), time.thread_time()
-                cloud = CloudHosts(snapshot, SearchBudget(seconds=5.0))
-                found = [count_flavor(cloud, replace(flavors[name])) for name in asked]
-                work.append((time.thread_time() - cpu) * 1000)
-                clock.append((time.perf_counter() - began) * 1000)
+            count = partial(_count_flavors, snapshot, [flavors[name] for name in asked])
+            work, clock, found = time_calls(count, options.count)
             fits = ", ".join(
                 str(each.fit.lower_bound)
                 if each.fit.lower_bound == each.fit.upper_bound
@@ -84,6 +78,12 @@ def main() -> None:
                     f"{world:8} {'together, 1 to 2 to 3'[: 9 + 5 * len(asked)]:28} "
                     f"{took:6.1f} ms of work, {sets.lower_bound}-{sets.upper_bound} sets fit"
                 )
+
+
+def _count_flavors(snapshot: ModelSnapshot, flavors: Sequence[CandidatesRequest]) -> list[FlavorCapacity]:
+    cloud = CloudHosts(snapshot, SearchBudget(seconds=5.0))
+    # a new request for each call, as in the service
+    return [count_flavor(cloud, replace(each)) for each in flavors]
 
 
 if __name__ == "__main__":

@@ -13,10 +13,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl
 
 import orjson
 
@@ -28,16 +27,16 @@ from benchmarks.measure import MIN_REPEATS, ComparisonResult
 from benchmarks.mixed import CLOUDS, MixedCloud
 from benchmarks.mixed_queries import FAMILIES, query_paths
 from benchmarks.models import Inventories, snapshot_of
+from benchmarks.queries import parse_query
 from benchmarks.worlds import WorldProvider
 from placement.microversion import MAX, Microversion
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
-from placement.search.candidates import topology_first
+from placement.search.candidates import Offer, topology_first
 from placement.search.rendering import ProviderSummaries, render_pieces
 
-_PARTS: Final = ("parse", "search", "order", "render")
+PARTS: Final = ("parse", "search", "order", "render")
 _WARM: Final = 2
 
 
@@ -111,22 +110,7 @@ class CloudModel:
         :param version: the microversion of the answer. The query has the newest microversion.
         """
         self._change_usage()
-        clock = time.perf_counter()
-        stamps = [time.thread_time()]
-        request = parse_candidates(parse_qsl(path.partition("?")[2]), MAX)
-        stamps.append(time.thread_time())
-        found = find_candidates(self.snapshot, request, budget=SearchBudget(60.0))
-        stamps.append(time.thread_time())
-        found = topology_first(found)
-        stamps.append(time.thread_time())
-        body = b"".join(render_pieces(self.snapshot, found, version, self._summaries, SearchBudget()))
-        stamps.append(time.thread_time())
-        clock = time.perf_counter() - clock
-        parts = {
-            part: 1000 * (end - begin)
-            for part, begin, end in zip(_PARTS, stamps[:-1], stamps[1:], strict=True)
-        }
-        return AnswerCost(parts, 1000 * clock, sum([len(batch) for _, batch in found]), body)
+        return answer_query(self.snapshot, path, self._summaries, version)[0]
 
     def _change_usage(self) -> None:
         """Start a guest on some host, or end the guest of the last call."""
@@ -135,6 +119,25 @@ class CloudModel:
         self.snapshot.put(replace(provider, used={**provider.used, "VCPU": used}))
         self.snapshot.whole_trees()
         self._changes += 1
+
+
+def answer_query(
+    snapshot: ModelSnapshot, path: str, summaries: ProviderSummaries, version: Microversion = MAX
+) -> tuple[AnswerCost, list[Offer]]:
+    """Answer a query as the service does, without HTTP; return the cost and the candidates."""
+    clock = time.perf_counter()
+    stamps = [time.thread_time()]
+    request = parse_query(path)
+    stamps.append(time.thread_time())
+    found = find_candidates(snapshot, request, budget=SearchBudget(60.0))
+    stamps.append(time.thread_time())
+    found = topology_first(found)
+    stamps.append(time.thread_time())
+    body = b"".join(render_pieces(snapshot, found, version, summaries, SearchBudget()))
+    stamps.append(time.thread_time())
+    clock = time.perf_counter() - clock
+    parts = {part: 1000 * (end - begin) for part, (begin, end) in zip(PARTS, pairwise(stamps), strict=True)}
+    return AnswerCost(parts, 1000 * clock, sum([len(batch) for _, batch in found]), body), found
 
 
 def model_of(cloud: MixedCloud, hosts: int) -> ModelSnapshot:
@@ -179,8 +182,8 @@ def measure_alone(options: argparse.Namespace) -> Iterator[str]:
             for limit in map(int, options.limits):
                 providers = len(model.snapshot)
                 yield f"\n{_cloud_title(cloud, hosts)}, {providers:,} providers, limit={limit}\n"
-                yield "| query | candidates | kB | CPU ms | p95 | clock ms | " + " | ".join(_PARTS) + " |"
-                yield "| --- |" + " ---: |" * (5 + len(_PARTS))
+                yield "| query | candidates | kB | CPU ms | p95 | clock ms | " + " | ".join(PARTS) + " |"
+                yield "| --- |" + " ---: |" * (5 + len(PARTS))
                 of_all = []
                 for query in options.queries:
                     questions = query_paths(query, cloud, limit, cloud.seed)
@@ -205,7 +208,7 @@ def _query_line(query: str, asked: Sequence[AnswerCost]) -> str:
         f"{statistics.median(cpu):.2f}",
         f"{cpu[int(len(cpu) * 0.95)]:.2f}",
         f"{statistics.median(each.clock for each in asked):.2f}",
-        *(f"{statistics.median(each.parts[part] for each in asked):.2f}" for part in _PARTS),
+        *(f"{statistics.median(each.parts[part] for each in asked):.2f}" for part in PARTS),
     ]
     return "| " + " | ".join(cells) + " |"
 

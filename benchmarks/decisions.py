@@ -11,16 +11,15 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
-from urllib.parse import parse_qsl
 
 from benchmarks import capacity, explaining
 from benchmarks.explaining import used_at_random
 from benchmarks.measure import time_calls
 from benchmarks.models import snapshot_of
+from benchmarks.queries import parse_query
 from benchmarks.worlds import WORLDS, uuid_of
 from placement.microversion import MAX
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.placement import place_claims
@@ -45,17 +44,12 @@ SPARE: Final = 40_000
 """Upper bound of the free memory of each host."""
 
 
-def parse(query: str) -> CandidatesRequest:
-    """Return the request of a query string."""
-    return parse_candidates(parse_qsl(query, keep_blank_values=True), MAX)
-
-
 def explanation_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
     """Yield an explanation of each query, in each world."""
     for world, asked in explaining.ASKED.items():
         snapshot = used_at_random(WORLDS[world], trees, random.Random(1))
         for title, query in asked:
-            request = parse(query)
+            request = parse_query(query)
             yield (
                 f"explanation, {world}: {title}",
                 lambda snapshot=snapshot, request=request: explain_request(
@@ -69,7 +63,7 @@ def capacity_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
     for world, asked in capacity.ASKED.items():
         snapshot = used_at_random(WORLDS[world], trees, random.Random(1))
         for title, query in asked.items():
-            request = parse(query)
+            request = parse_query(query)
             yield (
                 f"capacity, {world}: {title}",
                 lambda snapshot=snapshot, request=request: count_flavor(
@@ -93,7 +87,7 @@ def placement_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
                     "one",
                     None,
                     ConsumerOwnership("p", "u", "INSTANCE"),
-                    parse(query),
+                    parse_query(query),
                     MAX,
                     topology=topology,
                     order=order,
@@ -129,7 +123,7 @@ def move_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
             make_decision,
         )
     for query in ("resources=VCPU:4,MEMORY_MB:45000", "resources=VCPU:4,MEMORY_MB:60000"):
-        request = parse(query)
+        request = parse_query(query)
 
         def make_moves(request: CandidatesRequest = request) -> object:
             board = ClusterSimulation(snapshot, SearchBudget(seconds=SECONDS))
@@ -192,7 +186,7 @@ def main() -> None:
     options = top.parse_args()
     for part in options.parts:
         for title, deed in PARTS[part](options.trees):
-            work, clock = time_calls(deed, options.count)
+            work, clock, _ = time_calls(deed, options.count)
             print(
                 f"{title:60} {format_percentiles(work)} ms of work, {format_percentiles(clock)} by the clock",
                 flush=True,

@@ -15,29 +15,26 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl
 
 import orjson
 
-from benchmarks.clouds import model_of
+from benchmarks.clouds import PARTS, answer_query, model_of
 from benchmarks.clouds_reference import fill_database, import_from
 from benchmarks.http import NoAnswer, RequestRefused, ServiceConnection
 from benchmarks.mixed import GPU, Guest, MixedCloud
+from benchmarks.queries import parse_query
 from benchmarks.reference import install
 from benchmarks.servers import OpenStack, Ours, Service, create_database_server
 from benchmarks.worlds import Tree, WorldProvider, inventory
 from placement.microversion import MAX
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
-from placement.search.candidate_search import find_candidates
-from placement.search.candidates import AllocationCandidate, candidates_of, topology_first
+from placement.search.candidates import AllocationCandidate, candidates_of
 from placement.search.claims.claim import ClaimScenario, Order, WantedClaim
 from placement.search.claims.placement import UnplacedClaim, place_claims
-from placement.search.rendering import ProviderSummaries, render_pieces
+from placement.search.rendering import ProviderSummaries
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.planner.capacity import CloudHosts, count_flavor
 
@@ -187,17 +184,10 @@ def measure_alone(hosts: int, count: int) -> Iterator[str]:
 
 
 def _answer_line(asked: DeviceQuestion, snapshot: ModelSnapshot, count: int) -> str:
-    parts: list[tuple[float, ...]] = []
+    parts: list[list[float]] = []
     for _ in range(count):
-        request = parse_candidates(parse_qsl(asked.path.partition("?")[2]), MAX)
-        stamps = [time.thread_time()]
-        found = find_candidates(snapshot, request, budget=SearchBudget(60.0))
-        stamps.append(time.thread_time())
-        found = topology_first(found)
-        stamps.append(time.thread_time())
-        render_pieces(snapshot, found, MAX, ProviderSummaries(), SearchBudget())
-        stamps.append(time.thread_time())
-        parts.append(tuple(1000 * (end - begin) for begin, end in pairwise(stamps)))
+        cost, found = answer_query(snapshot, asked.path, ProviderSummaries())
+        parts.append([cost.parts[name] for name in PARTS if name != "parse"])
     candidates = list(candidates_of(found))
     roots = {each.provider_set.members[0].root_id for each in candidates}
     distinct = {_distinct_key(snapshot, each) for each in candidates}
@@ -217,7 +207,7 @@ def _measure_claim(
     snapshot: ModelSnapshot, asked: DeviceQuestion, order: Order, count: int
 ) -> tuple[float, float]:
     """Return the score of an ordered claim, and the median of its CPU time in milliseconds."""
-    request = parse_candidates(parse_qsl(asked.path.partition("?")[2]), MAX)
+    request = parse_query(asked.path)
     owner = ConsumerOwnership("project", "user", "INSTANCE")
     wanted = WantedClaim("consumer", None, owner, request, MAX, order=order)
     took, score = [], 0.0
@@ -233,7 +223,7 @@ def _measure_claim(
 
 def _measure_count(snapshot: ModelSnapshot, asked: DeviceQuestion, count: int) -> tuple[int, float]:
     """Return the number of guests that fit, and the median of the CPU time of the count in milliseconds."""
-    request = parse_candidates(parse_qsl(asked.path.partition("?")[2]), MAX)
+    request = parse_query(asked.path)
     took, fit = [], 0
     for _ in range(count):
         began = time.thread_time()

@@ -8,25 +8,24 @@ CPU time. Python collects garbage at the same times as in the service.
 
 import argparse
 import random
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
-from urllib.parse import parse_qsl
 
 from benchmarks.clouds import model_of
 from benchmarks.machine_speed import addition_seconds
+from benchmarks.measure import time_calls
 from benchmarks.mixed import CLOUDS, DISABLED, NIC
 from benchmarks.models import Inventories, snapshot_of
-from benchmarks.queries import QUERIES
+from benchmarks.queries import QUERIES, parse_query
 from benchmarks.worlds import LLC, MBA, WORLDS, ProviderWorld, WorldProvider, aggregate_uuid, uuid_of
 from placement.api.garbage import GcScheduler
-from placement.microversion import MAX
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
-from placement.search.diagnosis.explanation import explain_request
+from placement.search.diagnosis.explanation import RequestExplanation, explain_request
 from placement.search.diagnosis.sentences import explanation_sentence
+from placement.search.request import CandidatesRequest
 
 _TWO_NODES: Final = next(query for query in QUERIES["numa"] if "isolate" in query.template)
 
@@ -112,13 +111,8 @@ def main() -> None:
         else:
             snapshot, asked = used_at_random(WORLDS[name], options.trees, random.Random(1)), ASKED[name]
         for title, query in asked:
-            request = parse_candidates(parse_qsl(query, keep_blank_values=True), MAX)
-            clock, work = [], []
-            for _ in range(options.count):
-                began, cpu = time.perf_counter(), time.thread_time()
-                explanation = explain_request(snapshot, replace(request), SearchBudget(seconds=1.0))
-                work.append((time.thread_time() - cpu) * 1000)
-                clock.append((time.perf_counter() - began) * 1000)
+            request = parse_query(query)
+            work, clock, explanation = time_calls(partial(_explain_copy, snapshot, request), options.count)
             # the first request for a set of classes also computes the trees that have these classes
             print(
                 f"{name:8} {title:30} first {work[0]:6.1f}, then {format_times(work[1:])} ms of work,"
@@ -128,6 +122,11 @@ def main() -> None:
             )
             if options.sentences:
                 print(f"         {explanation_sentence(explanation)}")
+
+
+def _explain_copy(snapshot: ModelSnapshot, request: CandidatesRequest) -> RequestExplanation:
+    # a new request for each call, as in the service
+    return explain_request(snapshot, replace(request), SearchBudget(seconds=1.0))
 
 
 def format_times(times: Sequence[float]) -> str:

@@ -4,7 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -13,6 +13,8 @@ from benchmarks.http import NoAnswer, RequestRefused, ServiceConnection
 MIN_REPEATS: Final = 7
 _SECONDS_PER_REPEAT: Final = 0.1
 _MAX_REQUESTS: Final = 30
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +78,18 @@ class ComparisonResult:
         return None if goal is None or ratio is None else ratio >= goal
 
 
-def time_calls(call: Callable[[], object], count: int) -> tuple[list[float], list[float]]:
-    """Call a function some times; return the milliseconds of CPU of the thread, and those of the clock."""
+def time_calls(call: Callable[[], _Answer], count: int) -> tuple[list[float], list[float], _Answer]:
+    """Call a function some times.
+
+    :return: milliseconds of CPU time of the thread, elapsed milliseconds, and the last answer.
+    """
     work, clock = [], []
     for _ in range(count):
         began, cpu = time.perf_counter(), time.thread_time()
-        call()
+        answer = call()
         work.append((time.thread_time() - cpu) * 1000)
         clock.append((time.perf_counter() - began) * 1000)
-    return work, clock
+    return work, clock, answer
 
 
 def interleave_repeats(

@@ -22,7 +22,6 @@ AGGREGATES: Final = (*ZONES, *TENANTS, *_POOLS)
 """All 30 aggregates."""
 
 NIC, GPU, NVME = DEVICES = ("CUSTOM_PCI_NIC", "CUSTOM_PCI_GPU", "CUSTOM_PCI_NVME")
-_NEED: Final = {"VCPU": 1, "MEMORY_MB": 1024}
 _POOL_SIZE: Final = 1_000_000_000
 _FAILURES: Final = 12
 """Number of successive failed starts after which a host counts as full."""

@@ -19,17 +19,14 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl
 
 from benchmarks.models import Inventories, snapshot_of
-from benchmarks.queries import QUERIES
+from benchmarks.queries import QUERIES, parse_query
 from benchmarks.worlds import WORLDS, WorldProvider
-from placement.microversion import MAX
 from placement.read_model.columns import WritableModel, decode_model, encode_model
 from placement.read_model.follower import without_collection
 from placement.read_model.model_file import ModelFile
 from placement.read_model.rows import NameTable
-from placement.schemas.candidates import parse_candidates
 from placement.search.candidate_search import find_candidates
 
 _QUESTIONS: Final = 30
@@ -130,7 +127,7 @@ def read(path: Path) -> tuple[float, float, float, float]:
     taken = []
     for question in islice(query.member_paths(), _QUESTIONS):
         began = time.thread_time()
-        find_candidates(state.snapshot, parse_candidates(parse_qsl(question.partition("?")[2]), MAX))
+        find_candidates(state.snapshot, parse_query(question))
         taken.append(1000 * (time.thread_time() - began))
     return busy, clock, most, statistics.median(taken)
 

@@ -17,11 +17,6 @@ class NeedlessSplit:
     nodes: int
     l3s: int
 
-    @property
-    def is_needless(self) -> bool:
-        """Return whether fewer NUMA nodes or fewer L3 domains would have sufficed."""
-        return self.nodes > 0 or self.l3s > 0
-
 
 class PlacementJudge:
     """Judges the placements on one host."""

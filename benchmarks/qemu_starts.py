@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from benchmarks.http import CLAIM_OWNER
 from compute_agent.drivers.libvirt.connection import LibvirtConnection
 from tests.compute_agent.libvirtd import Libvirtd, LibvirtMissing, thread_cpus
 from tests.demo.system import System
@@ -143,10 +144,7 @@ class KilledRun:
     def _start_guest(self, guest_uuid, resource_class):
         body = {
             "allocations": {self._zone: {"resources": {resource_class: 1}}},
-            "project_id": "p",
-            "user_id": "u",
-            "consumer_generation": None,
-            "consumer_type": "INSTANCE",
+            **CLAIM_OWNER,
         }
         self._system.call("PUT", f"/allocations/{guest_uuid}", body=body)
         return self._libvirtd.run(guest_uuid, vcpus=1)

@@ -9,8 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Final
+from urllib.parse import parse_qsl
 
 from benchmarks.worlds import LLC, MBA, aggregate_uuid, uuid_of
+from placement.microversion import MAX
+from placement.schemas.candidates import parse_candidates
+from placement.search.request import CandidatesRequest
 
 _GROWING: Final = re.compile(r"@(\d+)")
 _MEMBERS: Final = 1800
@@ -36,6 +40,11 @@ class QueryFamily:
     def is_limited(self) -> bool:
         """Return whether two right answers may differ, because each may be any part of all candidates."""
         return "limit=" in self.template
+
+
+def parse_query(path: str) -> CandidatesRequest:
+    """Return the request of a path or of a query string, at the newest microversion."""
+    return parse_candidates(parse_qsl(path.rpartition("?")[2], keep_blank_values=True), MAX)
 
 
 def _candidate_query(name: str, *parts: str, goal: float | None = None) -> QueryFamily:

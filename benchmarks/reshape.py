@@ -14,6 +14,7 @@ from typing import Any
 
 from prettytable import PrettyTable, TableStyle
 
+from benchmarks.http import CLAIM_OWNER
 from compute_agent import conf as agent_conf
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve_cpu_sets
 from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
@@ -68,10 +69,7 @@ def measure_server(kind: str, folder: Path) -> list[list[object]]:
         for number in range(GUESTS):
             body = {
                 "allocations": {ROOT: {"resources": {"VCPU": VCPUS, "MEMORY_MB": MEMORY_MB}}},
-                "project_id": "p",
-                "user_id": "u",
-                "consumer_generation": None,
-                "consumer_type": "INSTANCE",
+                **CLAIM_OWNER,
             }
             client.send_request("PUT", f"/allocations/{guest_uuid(number)}", body)
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl
 
 from benchmarks.http import ServiceConnection
 from benchmarks.models import snapshot_of
+from benchmarks.queries import parse_query
 from benchmarks.servers import Ours
 from benchmarks.world_loader import load_directly
 from benchmarks.worlds import ProviderWorld, Tree, WorldProvider, inventory, uuid_of
@@ -31,7 +31,6 @@ from placement.db import migration
 from placement.exceptions import InvalidRequest
 from placement.microversion import MAX
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas.candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
 from placement.search.candidates import topology_first
@@ -210,7 +209,7 @@ def answer_question(
 
     size, outcome = 0, ""
     try:
-        request = parse_candidates(parse_qsl(query, keep_blank_values=True), MAX)
+        request = parse_query(query)
         budget = SearchBudget(seconds, max_size, yield_lock)
         found = find_candidates(snapshot, request, budget=budget)
         searched = time.thread_time()
