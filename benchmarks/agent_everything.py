@@ -134,9 +134,7 @@ def make_host(root):
 
 
 def make_large_host(root, cpus):
-    """Write a host with two packages, an L3 cache for each, one NUMA node, and the usual work of a host on
-    its CPUs.
-    """
+    """Write a host with two packages with an L3 cache each, one NUMA node, and the usual work on its CPUs."""
     xeon(root, cpus=cpus)
     half = cpus // 2
     files = two_caches() | {

@@ -108,9 +108,7 @@ class MixedHost(FileHost):
 
 
 class SpeedProbe:
-    """Measures the speed of this machine during another measurement, because other work also slows down the
-    agent.
-    """
+    """Measures the speed of this machine during another measurement: other work also slows down the agent."""
 
     def __init__(self):
         self._seconds, self._ended = [], threading.Event()

@@ -49,9 +49,7 @@ def add_process(group, pid):
 
 
 class LockedResctrl(FakeResctrl):
-    """A fake of resctrl with a lock. The kernel serialises accesses, and threads of the agent write
-    concurrently.
-    """
+    """A fake of resctrl with a lock, because the kernel serialises the accesses of concurrent threads."""
 
     lock = threading.RLock()
 
@@ -81,8 +79,9 @@ class FileMasks(MaskReader):
 
 
 class TableAffinity:
-    """Affinities in memory, because this machine has fewer CPUs. Each access also calls the kernel, to cost
-    as much.
+    """Affinities in memory, because this machine has fewer CPUs.
+
+    Each access also calls the kernel, so that it costs as much.
     """
 
     def __init__(self):
@@ -101,8 +100,9 @@ class TableAffinity:
 
 
 class TableCookies(KernelCookies):
-    """Cookies in memory, because this kernel may lack them. Each read also calls the kernel, to cost as
-    much.
+    """Cookies in memory, because this kernel may lack them.
+
+    Each read also calls the kernel, so that it costs as much.
     """
 
     def __init__(self):

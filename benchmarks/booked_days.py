@@ -267,7 +267,7 @@ class DaysResult:
     preempted: int = 0
 
     def served_shares(self) -> list[float]:
-        """Return the served share of each kind, then the used share of the cloud and the lent share of the
+        """Return the served share of each kind, the used share of the cloud, and the lent share of
         promises.
         """
         kinds = [self.served[kind] / self.asked[kind] if self.asked[kind] else 0.0 for kind in DemandKind]

@@ -41,9 +41,7 @@ class _OtherCheckout(Ours):
 
 @dataclass
 class _ClaimSide:
-    """One service and its measurements: milliseconds of each answer, and milliseconds of CPU time of all
-    turns.
-    """
+    """One service, with the milliseconds of each answer, and the milliseconds of CPU time of all turns."""
 
     service: Ours
     milliseconds: list[float] = field(default_factory=list)

@@ -80,9 +80,7 @@ def _split_words(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class AnswerCost:
-    """The cost of one answer: milliseconds of CPU time by part, elapsed milliseconds, and the size of the
-    answer.
-    """
+    """The cost of an answer: milliseconds of CPU time by part, and elapsed milliseconds."""
 
     parts: Mapping[str, float]
     clock: float
@@ -225,9 +223,7 @@ def main() -> None:
 
 
 def _beside_reference(options: argparse.Namespace) -> Iterator[str]:
-    """Yield the lines of the tables beside the reference, for the first number of hosts and the first
-    limit.
-    """
+    """Yield the tables beside the reference, for the first number of hosts and the first limit."""
     hosts, limit = int(options.hosts[0]), int(options.limits[0])
     for cloud in _seeded_clouds(options):
         results = []

@@ -106,9 +106,7 @@ def placement_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
 
 
 def move_calls(trees: int) -> Iterator[tuple[str, DecisionCall]]:
-    """Yield migrations on full flat hosts: of all guests of drained hosts, and to make room for a large
-    guest.
-    """
+    """Yield migrations on full flat hosts: of the guests of drained hosts, and to make room for a guest."""
     snapshot, held = full_hosts(trees)
     for drained in DRAINED:
         roots = set(range(1, drained + 1))

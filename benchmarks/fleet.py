@@ -167,9 +167,7 @@ def _schedule_guests(port: int, rate: float, seconds: float) -> RequestTimes:
 def _measure_both(
     service: Service, agents: Sequence[SimulatedAgent], rate: float, options: argparse.Namespace
 ) -> Sequence[str]:
-    """Measure reports and schedulings at the same time; return a row, with the CPU of the service in percent
-    of one.
-    """
+    """Measure reports and schedulings at the same time; return a row, with the CPU time in percent."""
     seconds = options.seconds
     context = multiprocessing.get_context("spawn")
     before, began = service.cpu_seconds(), time.monotonic()

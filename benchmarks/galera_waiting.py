@@ -1,5 +1,4 @@
-"""The cost of waiting until a node has applied the commits of others: ``python -m
-benchmarks.galera_waiting``.
+"""The cost of waiting for the commits of other nodes: ``python -m benchmarks.galera_waiting``.
 
 Two sides use one node of three in turns, one with ``mysql_wsrep_sync_wait = 7`` and one with 0. The program
 measures the query before each answer, a reading transaction and a write. The other nodes are quiet, then they

@@ -1,6 +1,4 @@
-"""The growth of this service: the `numa` world with more and more hosts, loaded with SQL and queried over
-REST.
-"""
+"""The growth of this service: the `numa` world with more and more hosts, loaded with SQL."""
 
 import statistics
 import time

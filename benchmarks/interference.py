@@ -77,8 +77,7 @@ class AgentController(IdleController):
 
 
 class MinimumController(IdleController):
-    """PRM's decisions: all guests of lower classes get the minimum at once, and a step more after three clean
-    rounds.
+    """PRM's decisions: the minimum for all lower classes at once, and a step more after three clean rounds.
 
     It uses the signals and thresholds of the agent, so that only the reactions differ.
     """
@@ -114,9 +113,7 @@ class MinimumController(IdleController):
 
 @dataclass
 class LimitAction:
-    """A limit of a guest for the sake of another: when, whether it was right, and whether it led to a
-    verdict.
-    """
+    """A limit of one guest for another: its time, whether it was right, and whether it led to a verdict."""
 
     time: float
     suspect: str
@@ -195,9 +192,7 @@ class InterferenceResult:
 def judge_world(
     one: GuestWorld, compare: bool = True, watches: tuple[InterferenceWatch, ...] = WATCHES
 ) -> InterferenceResult:
-    """Simulate a world with the agent, and compare a world with a culprit with no controller and with
-    PRM's.
-    """
+    """Simulate a world with the agent. Compare a world with a culprit with other controllers."""
     result, agent = InterferenceResult(worlds=1), play_world(one, AgentController(watches))
     result.not_returned = not agent.returned
     result.actions, result.right = len(agent.actions), sum(a.right for a in agent.actions)
@@ -246,9 +241,7 @@ def victims_of(one: GuestWorld, idle: WorldTrace, quiet: WorldTrace) -> list[str
 
 
 def victim_speed(one: GuestWorld, trace: WorldTrace, quiet: WorldTrace, victims: list[str]) -> float:
-    """Return the speed of the victims during the culprit's activity, as a share of their speed without the
-    culprit.
-    """
+    """Return the victims' speed during the culprit's activity, as a share of that without the culprit."""
     return statistics.fmean(
         _mean_value(one, trace, uuid, lambda use: use.speed)
         / _mean_value(one, quiet, uuid, lambda use: use.speed)
@@ -257,9 +250,7 @@ def victim_speed(one: GuestWorld, trace: WorldTrace, quiet: WorldTrace, victims:
 
 
 def kept_work(one: GuestWorld, trace: WorldTrace, quiet: WorldTrace) -> float:
-    """Return the work of the innocent guests of the lower class, as a share of their work without the
-    culprit.
-    """
+    """Return the work of innocent guests of the lower class, as a share of that without the culprit."""
     innocent = [u for u, guest in one.guests.items() if not guest.facts.rank and u != one.culprit]
     work = [
         sum(_mean_value(one, found, uuid, lambda use: use.work) for uuid in innocent)
@@ -323,9 +314,7 @@ def _format_share(some: int, of: int) -> str:
 
 
 def draw_picture(seed: int) -> str:
-    """Draw a world of each kind: the victim without a controller and with the agent, and the culprit's
-    limits.
-    """
+    """Draw a world of each kind: the victim with and without the agent, and the culprit's limits."""
     panels: list[ChartPanel] = []
     longest = 0.0
     for kind in KINDS[:3]:

@@ -84,9 +84,7 @@ class StepUse:
 
     @property
     def cycles_per_instruction(self) -> float:
-        """Return the cycles for an instruction, for a program that would take one cycle without memory
-        accesses.
-        """
+        """Return the cycles for an instruction of a program that takes one cycle without memory accesses."""
         return self.had / self.work if self.work else 1.0
 
 
@@ -115,8 +113,9 @@ class GuestWorld:
     def run_step(
         self, number: int, limits: Limits, without: Iterable[str] = (), quiet: bool = False
     ) -> dict[str, StepUse]:
-        """Simulate a step; return the use of each guest. With ``quiet`` the culprit runs its ordinary
-        program.
+        """Simulate a step; return the use of each guest.
+
+        :param quiet: whether the culprit runs its ordinary program.
         """
         there = {uuid: guest for uuid, guest in self.guests.items() if uuid not in without}
         early, late = (
@@ -138,9 +137,7 @@ class GuestWorld:
     def _run_part(
         self, asked: Mapping[str, tuple[float, GuestProgram]], limits: Limits
     ) -> tuple[dict[str, StepUse], dict[str, float]]:
-        """Simulate a part of a step with these demands; return the use of each guest and its bytes in the
-        cache after it.
-        """
+        """Simulate a part of a step; return the use of each guest, and its bytes in the cache at the end."""
         programs = {uuid: program for uuid, (_, program) in asked.items()}
         had, waits = _share_cores(
             {u: (w, limits.get(u, {}).get(QUOTA, math.inf)) for u, (w, _) in asked.items()}
@@ -340,9 +337,7 @@ def _change_of_mind(rng: random.Random, guest: WorldGuest, begin: int, end: int)
 def _wanted_cores(
     rng: random.Random, mean: float, length: int, most: float, swing: float = 0.3
 ) -> list[float]:
-    """Return demands as a slow wave, noise with a memory of one or two minutes, and bursts with a heavy
-    tail.
-    """
+    """Return a slow wave, noise with a memory of one or two minutes, and bursts with a heavy tail."""
     phase, period = rng.uniform(0, 7), rng.uniform(120, 720)
     spread, value, burst, found = rng.uniform(0.05, 0.2), 0.0, 0.0, []
     for number in range(length):

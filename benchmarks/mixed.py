@@ -61,9 +61,7 @@ _GENERATIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MixedFlavor:
-    """The resources of a guest: those of a node, disk, and a device of its node. ``weight`` is its
-    frequency.
-    """
+    """The resources of a guest: of a node, of disk, and a device of its node; and its frequency."""
 
     node: Mapping[str, int]
     disk: int
@@ -226,8 +224,9 @@ class _HostHistory:
         self._guests: list[dict[str, dict[str, int]]] = []
 
     def fill_host(self, full: float) -> list[Guest]:
-        """Start and end guests until a share of the VCPU is used or no further guest fits; return the
-        guests.
+        """Start and end guests until the host is full enough or no guest fits; return the guests.
+
+        :param full: share of the VCPU to use.
         """
         rng = self._rng
         wanted = full * self._free_vcpu()

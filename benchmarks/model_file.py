@@ -115,9 +115,7 @@ def write(path: Path, providers: int, share: float) -> None:
 
 
 def read(path: Path) -> tuple[float, float, float, float]:
-    """Return CPU seconds and elapsed seconds of a read, megabytes of the process, and milliseconds of a
-    limited query.
-    """
+    """Return CPU seconds, elapsed seconds, megabytes, and milliseconds for a limited query."""
     clock, busy = time.perf_counter(), time.process_time()
     with without_collection():
         _, state = decode_model(ModelFile(str(path)).read())

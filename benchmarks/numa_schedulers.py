@@ -73,9 +73,7 @@ def guest_steps(seed: int, count: int) -> Iterator[GuestStep]:
 
 @dataclass
 class ZonedHost:
-    """The free amounts of the zones of a host. The first two zones are near each other, and the other two as
-    well.
-    """
+    """The free amounts of the zones of a host. The first two zones are neighbours, and so are the others."""
 
     free: list[Amount]
 
@@ -173,9 +171,7 @@ def choose_crane_aware(hosts: Sequence[ZonedHost], wants: Amount) -> Chosen:
 
 
 def fill_zones(host: ZonedHost, zones: Sequence[int], wants: Amount) -> Taken:
-    """Take CPUs from the zones in turn, and memory from them and then from the zones with most free
-    memory.
-    """
+    """Take CPUs from the zones in turn, and memory from them, then from zones with most free memory."""
     cpus, memory = wants
     taken: Taken = {}
     rest = sorted(set(range(len(host.free))) - set(zones), key=lambda each: -host.free[each][1])

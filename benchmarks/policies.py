@@ -78,8 +78,9 @@ class PolicyScore:
 
 @dataclass(slots=True)
 class PolicyRecord:
-    """The events of a side, free cores and loads after each step since the first departure, and decision
-    times in ns.
+    """The events of a side. Cores and loads are those after each step since the first departure.
+
+    ``times`` are the nanoseconds of the decisions.
     """
 
     accepted: int = 0
@@ -189,8 +190,9 @@ def without_thread_policies(
 def compare_sides(
     name: str, topology: HostTopology, arrivals: int, seeds: int, nova: NovaPolicy | None
 ) -> Iterator[PolicyScore]:
-    """Yield the scores of all sides on a machine, in turns on each stream. Nova lacks guests without a NUMA
-    node.
+    """Yield the scores of all sides on a machine, measured in turns on each stream.
+
+    Nova lacks guests on a host as a whole.
     """
     nodes = [node.cpus for node in topology.numa_nodes if node.cpus]
     for zones in ZONES:

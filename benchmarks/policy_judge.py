@@ -44,9 +44,7 @@ class PlacementJudge:
     def _fewest_domains(
         self, domains: Mapping[CpuSet, Sequence[CpuSet]], free: CpuSet, guest: StreamGuest
     ) -> int:
-        """Return the smallest number of domains for the guest: those with the most room, because rooms add
-        up.
-        """
+        """Return the smallest number of domains for the guest: those with the most room."""
         rooms = sorted(
             (_thread_capacity(cores, free & cpus, guest.thread_policy) for cpus, cores in domains.items()),
             reverse=True,

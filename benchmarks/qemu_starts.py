@@ -35,9 +35,7 @@ AGENT = "compute-agent"
 
 @dataclass
 class StartReport:
-    """Counts, and milliseconds from start event to pinned, of starts during which the agent was not
-    killed.
-    """
+    """Counts, and milliseconds from start event to pinned for starts without a kill."""
 
     starts: int = 0
     kills_while_starting: int = 0

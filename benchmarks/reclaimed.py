@@ -1,8 +1,7 @@
-"""Offers of reclaimed capacity on simulated hosts, compared with an oracle; prints a table and draws a
-picture.
+"""Offers of reclaimed capacity on simulated hosts, compared with an oracle.
 
-``python -m benchmarks.reclaimed [--hosts 1000] [--days 14] [--seed 1] [--svg FILE]``. The first day is for
-learning and does not count. ``reclaimed.md`` describes the results.
+``python -m benchmarks.reclaimed [--hosts 1000] [--days 14] [--seed 1] [--svg FILE]`` prints a table and draws
+a picture. The first day is for learning and does not count. ``reclaimed.md`` describes the results.
 """
 
 from __future__ import annotations

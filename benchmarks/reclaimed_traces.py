@@ -1,5 +1,4 @@
-"""CPU use of the guests of many hosts: daily waves, noise, bursts with heavy tails, starts and ends of
-guests.
+"""CPU use of the guests of many hosts: daily waves, noise, bursts with heavy tails, starts and ends.
 
 A sample is the largest minute of 5. The use is not based on measurements. It is meant to be worse than most
 real hosts in properties that an estimate cannot know. Examples are bursts to all CPUs of a guest on hosts

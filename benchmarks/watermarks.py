@@ -72,8 +72,7 @@ class RoundCost:
 
 @dataclass(frozen=True)
 class LoopCost:
-    """Medians of milliseconds of CPU time for one round of the daemon's loop, without and with throttled
-    guests.
+    """Medians of milliseconds of CPU time for a round of the daemon, without and with throttled guests.
 
     ``core_percent`` is that of the larger one, at a round a second.
     """
@@ -118,9 +117,7 @@ def simulate_recovery(guests: int, over: float) -> SimulatedRecovery:
 
 
 def measure_round(guests: int, rounds: int, folder: Path) -> RoundCost:
-    """Measure rounds over folders like cgroups and the real /proc, then plans for a host far above its
-    line.
-    """
+    """Measure rounds over folders like cgroups and the real /proc, then plans far above the line."""
     subjects = _measured_guests(guests, folder)
     by = rules(
         line("cpu", throttle_down=1e6, throttle_up=1e5),

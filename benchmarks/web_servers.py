@@ -125,9 +125,7 @@ class _ServedApplication(Ours):
         return {**os.environ, **more}
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time of all its processes, because some servers have other processes than
-        workers.
-        """
+        """Return the CPU time of all its processes, because some servers also have helper processes."""
         assert self._process is not None
         spent = 0
         for each in self._process_family():

@@ -41,9 +41,7 @@ _DEVICES: Final = 4
 
 
 def unlike_host(seed: int, number: int) -> Tree:
-    """Return a host of random size. One of five has two NUMA nodes with dedicated CPUs, one of ten has
-    devices.
-    """
+    """Return a host of random size; some have two NUMA nodes with dedicated CPUs, some have devices."""
     rng = random.Random(f"{seed}-{number}")
     name, disk = f"host-{number}", {"DISK_GB": inventory(rng.randrange(500, 8_000))}
     kind = rng.random()
@@ -206,9 +204,7 @@ SMALL: Final = "resources=VCPU:2,MEMORY_MB:4096,DISK_GB:10"
 
 
 def availability_bodies(rng: random.Random, now: float) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return functions for the bodies of requests for the earliest windows, by title. Each call makes another
-    body.
-    """
+    """Return functions by title. Each call makes another body of a request for the earliest windows."""
 
     def window_body(query: str, hours: float, **fields: Any) -> dict[str, Any]:
         return {"query": query, "duration": int(hours * HOUR), **fields}

@@ -48,9 +48,7 @@ Tree = list[WorldProvider]
 
 @dataclass(frozen=True, slots=True)
 class ProviderWorld:
-    """A kind of world: ``tree(n)`` is its n-th tree, the root first. ``trees`` is the number of trees at full
-    size.
-    """
+    """A kind of world: ``tree(n)`` is its n-th tree, the root first; ``trees`` is the full size."""
 
     name: str
     trees: int

@@ -46,9 +46,7 @@ _AGGREGATES: Final = tuple(uuid_of(f"worst-{number}") for number in range(6))
 
 
 def _device_hosts() -> Iterator[Tree]:
-    """Yield hosts with two nodes and 16 devices below each. The devices of a node have two classes and
-    several sizes.
-    """
+    """Yield hosts with two nodes and 16 devices of several sizes below each node."""
     for host in range(20):
         root = WorldProvider(
             f"worst-{host}", None, {"DISK_GB": inventory(1000)}, aggregates=(_AGGREGATES[0],)

@@ -108,9 +108,7 @@ def _inventories_body(generation: int, values: Mapping[str, Any]) -> dict[str, A
 
 
 def _tree_body() -> list[dict[str, Any]]:
-    """Return a host with NUMA nodes, caches and devices, as in the first report of an agent: 28
-    inventories.
-    """
+    """Return a host with NUMA nodes, caches and devices, as in an agent's first report: 28 inventories."""
     root = str(uuid.uuid4())
     nodes = [str(uuid.uuid4()) for _ in range(4)]
     host = {"MEMORY_MB": inventory(262_144), "DISK_GB": inventory(4000)}
