@@ -230,7 +230,7 @@ def main() -> int:
         "--rounds", type=int, default=30, help="number of reconciles, with twice as many guests"
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="sections for the agent's ini file")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
     args = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
         parser.error("two CPUs are needed")

@@ -238,7 +238,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="*", choices=[*KINDS, "all"], default=[*KINDS, "all"])
     parser.add_argument("--guests", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--plain", action="store_true", help="without watermarks")
+    parser.add_argument("--plain", action="store_true", help="measure without watermarks")
     parser.add_argument(
         "--busy",
         action="store_true",

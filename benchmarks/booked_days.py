@@ -267,9 +267,7 @@ class DaysResult:
     preempted: int = 0
 
     def served_shares(self) -> list[float]:
-        """Return the served share of each kind, the used share of the cloud, and the lent share of
-        promises.
-        """
+        """Return the served share of each kind, the used share of the cloud, and the lent share."""
         kinds = [self.served[kind] / self.asked[kind] if self.asked[kind] else 0.0 for kind in DemandKind]
         return [*kinds, self.used / self.capacity, self.lent / self.promised]
 
@@ -375,7 +373,7 @@ def main() -> None:
     """Simulate and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.booked_days", description=__doc__)
     top.add_argument("--hosts", type=int, default=32, help="a multiple of 16; default: %(default)s")
-    top.add_argument("--days", type=int, default=14, help="default: %(default)s")
+    top.add_argument("--days", type=int, default=14, help="simulated days; default: %(default)s")
     top.add_argument("--booked", type=float, default=0.25, help="share of the cloud; default: %(default)s")
     top.add_argument("--guests", type=float, default=0.9, help="share of the cloud; default: %(default)s")
     top.add_argument("--with-end", type=float, default=0.5, help="share of the guests; default: %(default)s")
@@ -384,7 +382,7 @@ def main() -> None:
     )
     top.add_argument("--seed", type=int, default=1, help="the first seed; default: %(default)s")
     top.add_argument("--seeds", type=int, default=5, help="number of seeds; default: %(default)s")
-    top.add_argument("--method", choices=METHODS, action="append", help="default: all")
+    top.add_argument("--method", choices=METHODS, action="append", help="ways to book; default: all")
     options = top.parse_args()
     hosts = {f"h{each:03}": _SIZES[each % 4] for each in range(options.hosts)}
     seconds = options.days * DAY

@@ -45,8 +45,10 @@ ASKED: Final[Mapping[str, Mapping[str, str]]] = {
 def main() -> None:
     """Measure and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.capacity", description=__doc__)
-    top.add_argument("--world", choices=tuple(ASKED), help="default: all")
-    top.add_argument("--trees", type=int, default=10_000, help="default: %(default)s")
+    top.add_argument("--world", choices=tuple(ASKED), help="name of the world; default: all")
+    top.add_argument(
+        "--trees", type=int, default=10_000, help="number of trees of providers; default: %(default)s"
+    )
     top.add_argument("--count", type=int, default=20, help="number of counts of each; default: %(default)s")
     options = top.parse_args()
     for world in [options.world] if options.world else ASKED:

@@ -78,15 +78,24 @@ class _ClaimSide:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.claims", description=__doc__)
-    top.add_argument("--database", choices=databases.KINDS, default="postgresql", help="default: %(default)s")
-    top.add_argument("--trees", type=int, default=10_000, help="default: %(default)s")
-    top.add_argument("--clients", type=int, nargs="+", default=(1, 8), help="default: 1 and 8")
+    top.add_argument(
+        "--database",
+        choices=databases.KINDS,
+        default="postgresql",
+        help="kind of database; default: %(default)s",
+    )
+    top.add_argument(
+        "--trees", type=int, default=10_000, help="number of trees of providers; default: %(default)s"
+    )
+    top.add_argument(
+        "--clients", type=int, nargs="+", default=(1, 8), help="numbers of clients; default: 1 and 8"
+    )
     top.add_argument(
         "--seconds", type=float, default=10.0, help="seconds of each number of clients; default: %(default)s"
     )
-    top.add_argument("--workers", type=int, default=2, help="default: %(default)s")
-    top.add_argument("--threads", type=int, default=4, help="of each worker; default: %(default)s")
-    top.add_argument("--beside", type=Path, metavar="FOLDER", help="another checkout, measured in turns")
+    top.add_argument("--workers", type=int, default=2, help="number of workers; default: %(default)s")
+    top.add_argument("--threads", type=int, default=4, help="threads of each worker; default: %(default)s")
+    top.add_argument("--beside", type=Path, metavar="FOLDER", help="another checkout to measure in turns")
     options = top.parse_args(arguments)
     server = create_database_server(options.database)
     homes = [Path(__file__).parents[1], *([options.beside.resolve()] if options.beside else [])]

@@ -49,8 +49,12 @@ def build_parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--queries", type=_split_words, default=tuple(FAMILIES), help="names of queries; default: all"
     )
-    top.add_argument("--hosts", type=_split_words, default=("1000", "10000"), help="default: 1000,10000")
-    top.add_argument("--limits", type=_split_words, default=("1000", "100"), help="default: 1000,100")
+    top.add_argument(
+        "--hosts", type=_split_words, default=("1000", "10000"), help="number of hosts; default: 1000,10000"
+    )
+    top.add_argument(
+        "--limits", type=_split_words, default=("1000", "100"), help="limits of candidates; default: 1000,100"
+    )
     top.add_argument(
         "--count", type=int, default=15, help="number of queries of each kind; default: %(default)s"
     )

@@ -38,7 +38,12 @@ _QUICK_SCALE: Final = 0.02
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.compare_reference", description=__doc__)
-    top.add_argument("--database", choices=databases.KINDS, default="postgresql", help="default: %(default)s")
+    top.add_argument(
+        "--database",
+        choices=databases.KINDS,
+        default="postgresql",
+        help="kind of database; default: %(default)s",
+    )
     top.add_argument(
         "--worlds",
         type=_name_parser(WORLDS),
@@ -54,9 +59,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--workers", type=int, default=2, help="workers of each service; default: %(default)s")
     top.add_argument("--threads", type=int, default=4, help="threads of each worker; default: %(default)s")
-    top.add_argument("--repeats", type=int, default=MIN_REPEATS, help="default: %(default)s")
+    top.add_argument(
+        "--repeats", type=int, default=MIN_REPEATS, help="number of repeats; default: %(default)s"
+    )
     top.add_argument("--seconds", type=float, default=2.0, help="length of each repeat of writing")
-    top.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for an answer")
+    top.add_argument("--timeout", type=float, default=60.0, help="maximum seconds for an answer")
     top.add_argument("--quick", action="store_true", help="20 hosts and short repeats, to test the program")
     top.add_argument("--no-reference", action="store_true", help="measure this service only")
     top.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")

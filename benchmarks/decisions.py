@@ -176,8 +176,16 @@ PARTS: Final = {
 def main() -> None:
     """Measure and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.decisions", description=__doc__)
-    top.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=tuple(PARTS), help="default: all")
-    top.add_argument("--trees", type=int, default=10_000, help="default: %(default)s")
+    top.add_argument(
+        "--parts",
+        nargs="+",
+        choices=tuple(PARTS),
+        default=tuple(PARTS),
+        help="parts to measure; default: all",
+    )
+    top.add_argument(
+        "--trees", type=int, default=10_000, help="number of trees of providers; default: %(default)s"
+    )
     top.add_argument(
         "--count", type=int, default=100, help="number of decisions of each kind; default: %(default)s"
     )

@@ -96,8 +96,12 @@ def used_at_random(world: ProviderWorld, trees: int, rng: random.Random) -> Mode
 def main() -> None:
     """Measure and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.explaining", description=__doc__)
-    top.add_argument("--world", choices=(*ASKED, *CLOUDS), help="default: all but the clouds")
-    top.add_argument("--trees", type=int, default=10_000, help="default: %(default)s")
+    top.add_argument(
+        "--world", choices=(*ASKED, *CLOUDS), help="name of the world; default: all but the clouds"
+    )
+    top.add_argument(
+        "--trees", type=int, default=10_000, help="number of trees of providers; default: %(default)s"
+    )
     top.add_argument(
         "--count", type=int, default=41, help="number of explanations of each query; default: %(default)s"
     )

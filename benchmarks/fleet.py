@@ -195,8 +195,13 @@ def _measure_both(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
-    parser.add_argument("--agents", type=int, default=5000, help="default: %(default)s")
-    parser.add_argument("--interval", type=float, default=60.0, help="seconds; default: %(default)s")
+    parser.add_argument("--agents", type=int, default=5000, help="number of agents; default: %(default)s")
+    parser.add_argument(
+        "--interval",
+        type=float,
+        default=60.0,
+        help="seconds between two reports of an agent; default: %(default)s",
+    )
     parser.add_argument(
         "--rate", type=float, default=100.0, help="schedulings a second; default: %(default)s"
     )

@@ -28,9 +28,11 @@ _CHANGES: Final = (0, 1, 5, 10, 50, 100, 500)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.following", description=__doc__)
-    parser.add_argument("--database", choices=KINDS, default="postgresql", help="default: %(default)s")
-    parser.add_argument("--hosts", type=int, default=1_000, help="default: %(default)s")
-    parser.add_argument("--repeats", type=int, default=9, help="default: %(default)s")
+    parser.add_argument(
+        "--database", choices=KINDS, default="postgresql", help="kind of database; default: %(default)s"
+    )
+    parser.add_argument("--hosts", type=int, default=1_000, help="number of hosts; default: %(default)s")
+    parser.add_argument("--repeats", type=int, default=9, help="number of repeats; default: %(default)s")
     options = parser.parse_args(arguments)
     print("| changed providers | CPU ms | CPU µs for each |")
     print("| ---: | ---: | ---: |")

@@ -1,5 +1,4 @@
-"""Guests that disturb others, in simulated worlds: detected culprits, delays, and the cost for innocent
-guests.
+"""Guests that disturb others, in simulated worlds: found culprits, delays, and the cost for others.
 
 ``python -m benchmarks.interference [--worlds 500] [--seed 1] [--svg FILE]``. ``interference.md`` describes
 the results.
@@ -365,9 +364,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--worlds", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--alone", action="store_true", help="without the comparison with PRM's controller")
+    parser.add_argument("--alone", action="store_true", help="omit the comparison with PRM's controller")
     parser.add_argument("--signals", nargs="*", choices=SIGNALS, default=SIGNAL_NAMES, metavar="SIGNAL")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw a world of each kind there")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw a world of each kind to this file")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     arguments = parser.parse_args()
     result = InterferenceResult()

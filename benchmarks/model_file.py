@@ -37,9 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.model_file", description=__doc__)
     parser.add_argument(
-        "--providers", type=int, nargs="+", default=[5_000, 1_000_000], help="default: 5000 1000000"
+        "--providers",
+        type=int,
+        nargs="+",
+        default=[5_000, 1_000_000],
+        help="number of providers; default: 5000 1000000",
     )
-    parser.add_argument("--repeats", type=int, default=3, help="default: %(default)s")
+    parser.add_argument("--repeats", type=int, default=3, help="number of repeats; default: %(default)s")
     parser.add_argument("--used", type=float, default=0.0, help="share of inventories in use; default: none")
     parser.add_argument("--before", type=Path, help="folder with the source code of another version")
     options = parser.parse_args(arguments)

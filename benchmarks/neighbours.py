@@ -193,7 +193,7 @@ class TurnWatch:
 def main() -> None:
     """Measure and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.neighbours", description=__doc__)
-    top.add_argument("--hosts", type=int, default=10_000, help="default: %(default)s")
+    top.add_argument("--hosts", type=int, default=10_000, help="number of hosts; default: %(default)s")
     top.add_argument("--only", default="", help="only queries with this text in their name")
     top.add_argument("--times", type=int, default=3, help="repeats of each query; default: %(default)s")
     options = top.parse_args()

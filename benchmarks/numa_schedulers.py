@@ -346,7 +346,7 @@ COLUMNS: Final = ("scheduler", "placed", "refused", "CPUs refused", "split", "zo
 def main() -> None:
     """Print the table."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.numa_schedulers", description=__doc__)
-    top.add_argument("--hosts", type=int, default=12, help="default: %(default)s")
+    top.add_argument("--hosts", type=int, default=12, help="number of hosts; default: %(default)s")
     top.add_argument(
         "--steps", type=int, default=400, help="number of starts and ends of guests; default: %(default)s"
     )

@@ -290,7 +290,7 @@ def main() -> None:
         default=5,
         help="number of streams for each machine, each with its own seed (5)",
     )
-    top.add_argument("--no-nova", action="store_true", help="our policies alone")
+    top.add_argument("--no-nova", action="store_true", help="measure only our policies")
     top.add_argument("--quick", action="store_true", help="one short stream, to test the program")
     top.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
     top.add_argument("--topologies", type=Path, default=SHARED / "topologies", metavar="FOLDER")

@@ -32,16 +32,22 @@ Environ = dict[str, Any]
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.profile_query", description=__doc__)
-    top.add_argument("--database", choices=databases.KINDS, default="sqlite", help="default: %(default)s")
-    top.add_argument("--world", choices=tuple(WORLDS), default="numa", help="default: %(default)s")
+    top.add_argument(
+        "--database", choices=databases.KINDS, default="sqlite", help="kind of database; default: %(default)s"
+    )
+    top.add_argument(
+        "--world", choices=tuple(WORLDS), default="numa", help="name of the world; default: %(default)s"
+    )
     top.add_argument("--trees", type=int, help="size of the world; default: its full size")
     what = top.add_mutually_exclusive_group()
     what.add_argument("--query", help="name of a query of the benchmark; default: the first")
     what.add_argument(
         "--path", help="path of another GET; a number after an @ grows by one with each request"
     )
-    what.add_argument("--claims", action="store_true", help="claims on the flat world instead of a query")
-    what.add_argument("--decided", metavar="QUERY", help="POST /ext/v1/claims with that query")
+    what.add_argument(
+        "--claims", action="store_true", help="send claims to the flat world instead of a query"
+    )
+    what.add_argument("--decided", metavar="QUERY", help="send POST /ext/v1/claims with this query")
     top.add_argument("--count", type=int, default=50, help="number of requests; default: %(default)s")
     top.add_argument("--sort", default="tottime", help="order of the listing; default: %(default)s")
     top.add_argument("--lines", type=int, default=30, help="length of the listing; default: %(default)s")

@@ -192,7 +192,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--starts", type=int, default=200)
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
     args = parser.parse_args()
     if not 0 <= args.kills < args.starts:
         parser.error("--starts must be larger than --kills")

@@ -41,8 +41,13 @@ Request = bytes
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.request_account", description=__doc__)
-    top.add_argument("--database", choices=databases.KINDS, default="postgresql", help="default: %(default)s")
-    top.add_argument("--repeats", type=int, default=15, help="default: %(default)s")
+    top.add_argument(
+        "--database",
+        choices=databases.KINDS,
+        default="postgresql",
+        help="kind of database; default: %(default)s",
+    )
+    top.add_argument("--repeats", type=int, default=15, help="number of repeats; default: %(default)s")
     top.add_argument("--count", type=int, default=100, help="requests of a repeat; default: %(default)s")
     top.add_argument("--plain", action="store_true", help="only the time of the server without counters")
     return top

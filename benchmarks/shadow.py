@@ -1,6 +1,4 @@
-"""The time that `placement-shadow` adds to OpenStack Placement: directly, behind a proxy, behind the
-shadow.
-"""
+"""The time that `placement-shadow` adds to OpenStack Placement, compared with that of a plain proxy."""
 
 import argparse
 import os

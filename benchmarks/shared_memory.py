@@ -51,9 +51,13 @@ _LONG: Final = _LIMITED.path().replace("limit=100", "limit=5000")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shared_memory", description=__doc__)
-    parser.add_argument("--database", choices=KINDS, default="postgresql", help="default: %(default)s")
-    parser.add_argument("--providers", type=int, default=250_000, help="default: %(default)s")
-    parser.add_argument("--workers", type=int, default=16, help="default: %(default)s")
+    parser.add_argument(
+        "--database", choices=KINDS, default="postgresql", help="kind of database; default: %(default)s"
+    )
+    parser.add_argument(
+        "--providers", type=int, default=250_000, help="number of providers; default: %(default)s"
+    )
+    parser.add_argument("--workers", type=int, default=16, help="number of workers; default: %(default)s")
     options = parser.parse_args(arguments)
     print(f"five million additions take {addition_seconds():.2f} s", file=sys.stderr)
     with ExitStack() as stack:

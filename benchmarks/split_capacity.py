@@ -43,7 +43,13 @@ def unlike_hosts(number: int, *, caches: bool) -> ModelSnapshot:
 def main() -> None:
     """Measure and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.split_capacity", description=__doc__)
-    top.add_argument("--hosts", type=int, nargs="+", default=[400, 1000, 3000], help="default: %(default)s")
+    top.add_argument(
+        "--hosts",
+        type=int,
+        nargs="+",
+        default=[400, 1000, 3000],
+        help="number of hosts; default: %(default)s",
+    )
     top.add_argument("--caches", action="store_true", help="put the CPUs below NUMA nodes")
     top.add_argument("--seconds", type=float, default=60.0, help="budget for placing; default: %(default)s")
     options = top.parse_args()

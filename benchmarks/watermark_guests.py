@@ -224,7 +224,7 @@ def main() -> int:
         "--share", type=float, nargs="*", default=[0.8, 0.5], help="the line, as a share of the use"
     )
     parser.add_argument("--cost", type=int, nargs="*", default=[], metavar="GUESTS")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="watermark-guests-"))
     found = []

@@ -267,7 +267,9 @@ def measure_server(service: _ServedApplication, seconds: float) -> Sequence[str]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.web_servers", description=__doc__)
-    parser.add_argument("--servers", default=",".join(SERVERS), help="default: %(default)s")
+    parser.add_argument(
+        "--servers", default=",".join(SERVERS), help="names of web servers; default: %(default)s"
+    )
     parser.add_argument(
         "--databases", default="postgresql", help="some of sqlite, postgresql; default: %(default)s"
     )

@@ -393,15 +393,19 @@ def _measure_windows(side: _WindowSide, deeds: _RequestMaker, rng: random.Random
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.windows", description=__doc__)
-    top.add_argument("--database", choices=databases.KINDS, default="sqlite", help="default: %(default)s")
-    top.add_argument("--hosts", type=int, default=10_000, help="default: %(default)s")
+    top.add_argument(
+        "--database", choices=databases.KINDS, default="sqlite", help="kind of database; default: %(default)s"
+    )
+    top.add_argument("--hosts", type=int, default=10_000, help="number of hosts; default: %(default)s")
     top.add_argument(
         "--windows", type=int, default=50, help="number of windows of each host; default: %(default)s"
     )
     top.add_argument(
         "--count", type=int, default=40, help="number of requests of each kind; default: %(default)s"
     )
-    top.add_argument("--seed", type=int, default=random.randrange(1000), help="default: random")
+    top.add_argument(
+        "--seed", type=int, default=random.randrange(1000), help="seed of the generator; default: random"
+    )
     top.add_argument(
         "--no-finds", action="store_true", help="measure only requests of clients without bookings"
     )

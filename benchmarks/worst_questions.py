@@ -315,11 +315,13 @@ def _ask_repeatedly(port: int, asked: RandomQuestion, ended: threading.Event) ->
 def main() -> None:
     """Search and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.worst_questions", description=__doc__)
-    top.add_argument("--world", choices=tuple(WORLDS), help="default: all")
+    top.add_argument("--world", choices=tuple(WORLDS), help="name of the world; default: all")
     top.add_argument(
         "--count", type=int, default=200, help="number of queries of each world; default: %(default)s"
     )
-    top.add_argument("--seeds", type=int, nargs="+", default=[18, 19, 20], help="default: 18 19 20")
+    top.add_argument(
+        "--seeds", type=int, nargs="+", default=[18, 19, 20], help="seeds of the queries; default: 18 19 20"
+    )
     top.add_argument(
         "--seconds", type=float, default=1.0, help="[api] candidates_deadline; default: %(default)s"
     )
