@@ -17,7 +17,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from prettytable import PrettyTable, TableStyle
 
-from benchmarks.reference import Reference, install
+from benchmarks.reference import ReferenceInstall, install_reference
 from benchmarks.servers import OpenStack
 from placement_extras.migration.stock_database import StockTables
 from tests import databases
@@ -131,7 +131,7 @@ def time_command(url: str, folder: Path, *arguments: str) -> str:
     return f"{seconds:.1f} ({computed:.1f})"
 
 
-def measure_database(kind: str, allocations: int, reference: Reference) -> list[object]:
+def measure_database(kind: str, allocations: int, reference: ReferenceInstall) -> list[object]:
     """Measure one kind of database; return its row of the table."""
     with databases.create(kind, durable=True) as server, tempfile.TemporaryDirectory() as folder:
         url = server.fresh_database()
@@ -161,7 +161,7 @@ def main() -> None:
     ]
     table = PrettyTable(titles, align="r")
     table.set_style(TableStyle.MARKDOWN)
-    reference = install()
+    reference = install_reference()
     for kind in arguments.kinds:
         table.add_row(measure_database(kind, arguments.allocations, reference))
     print(table)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.clients import ClientPool
 from benchmarks.queries import SCHEDULING
-from benchmarks.servers import Ours, create_database_server
+from benchmarks.servers import OurService, create_database_server
 from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS
 from placement.db import migration
@@ -28,7 +28,7 @@ _WARMING = 1.0
 _TURNS = 4
 
 
-class _OtherCheckout(Ours):
+class _OtherCheckout(OurService):
     """The service of the code in another folder."""
 
     def __init__(self, home: Path, url: str, folder: Path, workers: int, threads: int) -> None:
@@ -43,7 +43,7 @@ class _OtherCheckout(Ours):
 class _ClaimSide:
     """One service, with the milliseconds of each answer, and the milliseconds of CPU time of all turns."""
 
-    service: Ours
+    service: OurService
     milliseconds: list[float] = field(default_factory=list)
     cpu: float = 0.0
     rates: list[float] = field(default_factory=list)
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     server = create_database_server(options.database)
     homes = [Path(__file__).parents[1], *([options.beside.resolve()] if options.beside else [])]
     with server, tempfile.TemporaryDirectory(prefix="placement-claims-") as folder, ExitStack() as stack:
-        services: dict[Path, Ours] = {}
+        services: dict[Path, OurService] = {}
         for home in homes:
             url = server.fresh_database()
             migration.upgrade_schema(url)

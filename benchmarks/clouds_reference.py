@@ -18,8 +18,8 @@ from benchmarks.http import ServiceConnection
 from benchmarks.measure import ComparisonResult, LatencyMeasurement, interleave_repeats
 from benchmarks.mixed import AGGREGATES, DEVICES, TRAITS, Guest, MixedCloud
 from benchmarks.mixed_queries import query_paths
-from benchmarks.reference import install
-from benchmarks.servers import OpenStack, Ours, Service, create_database_server
+from benchmarks.reference import install_reference
+from benchmarks.servers import MeasuredService, OpenStack, OurService, create_database_server
 from benchmarks.worlds import Tree, uuid_of
 from placement_extras.migration.stock_database import StockTables
 
@@ -41,15 +41,15 @@ def measure_queries(
         server = stack.enter_context(create_database_server("postgresql"))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="placement-benchmark-")))
         source, target = server.fresh_database(), server.fresh_database()
-        theirs = OpenStack(source, folder, _WORKERS, _THREADS, install())
+        theirs = OpenStack(source, folder, _WORKERS, _THREADS, install_reference())
         with theirs:
             pass  # the start creates the tables and the standard names of classes and traits
         fill_database(source, cloud, hosts)
-        ours = Ours(target, folder, _WORKERS, _THREADS)
+        ours = OurService(target, folder, _WORKERS, _THREADS)
         with ours:
             pass
         import_from(ours, source)
-        services: dict[str, Service] = {"ours": ours, "reference": theirs}
+        services: dict[str, MeasuredService] = {"ours": ours, "reference": theirs}
         for service in services.values():
             stack.callback(service.stop)
             service.start()
@@ -58,7 +58,7 @@ def measure_queries(
 
 
 def _measure_query(
-    services: Mapping[str, Service],
+    services: Mapping[str, MeasuredService],
     name: str,
     cloud: MixedCloud,
     hosts: int,
@@ -77,7 +77,7 @@ def _measure_query(
             )
             for side, connection in connections.items()
         }
-        samples = interleave_repeats(latencies, repeats, failed=lambda side: services[side].restart())
+        samples = interleave_repeats(latencies, repeats, failed=lambda side: services[side].restart_service())
         notes: dict[str, Any] = {}
         if all(sample.failure is None for sample in samples.values()):
             notes = _compare_answers(
@@ -123,9 +123,9 @@ def _comparable_candidate(candidate: Any) -> bytes:
     return orjson.dumps({**candidate, "mappings": mappings}, option=orjson.OPT_SORT_KEYS)
 
 
-def import_from(ours: Service, source: str) -> None:
+def import_from(ours: MeasuredService, source: str) -> None:
     """Import the database of the stock service into this service."""
-    config = str(ours.log.with_name("placement.conf"))
+    config = str(ours.log_path.with_name("placement.conf"))
     command = [sys.executable, "-m", "placement.cmd.manage", "--config-file", config, "import", source]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:

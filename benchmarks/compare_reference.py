@@ -18,11 +18,11 @@ from benchmarks.http import NoAnswer, RequestRefused
 from benchmarks.machine_speed import addition_seconds
 from benchmarks.measure import MIN_REPEATS, ComparisonResult
 from benchmarks.queries import SCHEDULING
-from benchmarks.reference import VERSION, Reference, ReferenceMissing, install
+from benchmarks.reference import VERSION, ReferenceInstall, ReferenceMissing, install_reference
 from benchmarks.servers import (
+    MeasuredService,
     OpenStack,
-    Ours,
-    Service,
+    OurService,
     ServiceFailed,
     create_database_server,
     exit_on_sigterm,
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.scale, options.seconds, options.growth = _QUICK_SCALE, 0.3, (20,)
         options.timeout = min(options.timeout, 5.0)
     try:
-        reference = None if options.no_reference else install()
+        reference = None if options.no_reference else install_reference()
     except ReferenceMissing as error:
         print(error, file=sys.stderr)
         return 1
@@ -120,15 +120,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(
-    server: DatabaseServer, folder: Path, reference: Reference | None, options: argparse.Namespace
+    server: DatabaseServer, folder: Path, reference: ReferenceInstall | None, options: argparse.Namespace
 ) -> Iterator[ComparisonResult]:
     """Yield each result as soon as it is complete."""
     if set(options.parts) != {"growth"}:
         for name in options.worlds:
             with ExitStack() as stack:
-                services: dict[str, Service] = {
+                services: dict[str, MeasuredService] = {
                     "ours": stack.enter_context(
-                        Ours(server.fresh_database(), folder, options.workers, options.threads)
+                        OurService(server.fresh_database(), folder, options.workers, options.threads)
                     )
                 }
                 if reference is not None:
@@ -142,7 +142,7 @@ def run(
 
 
 def _measure_world(
-    services: Mapping[str, Service], name: str, options: argparse.Namespace
+    services: Mapping[str, MeasuredService], name: str, options: argparse.Namespace
 ) -> Iterator[ComparisonResult]:
     loaded = world_loader.load_world(services, WORLDS[name], options.scale, options.repeats)
     failed = loaded.reference is not None and loaded.reference.failure is not None

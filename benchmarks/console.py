@@ -24,7 +24,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from benchmarks.http import ServiceConnection
-from benchmarks.servers import Ours, Service
+from benchmarks.servers import MeasuredService, OurService
 from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS, uuid_of
 from placement.db import tables
@@ -66,12 +66,12 @@ class PageView:
     size: int
 
 
-class WithConsole(Ours):
+class WithConsole(OurService):
     """The service, with its console."""
 
-    def _configure(self) -> None:
-        super()._configure()
-        with self._config.open("a") as config:
+    def _write_config(self) -> None:
+        super()._write_config()
+        with self._config_path.open("a") as config:
             config.write("[console]\nenabled = true\n")
 
 
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str]) -> int:
             return _measure_pages(service, options.repeats, options.pages)
 
 
-def _measure_pages(service: Service, repeats: int, pages: Sequence[str]) -> int:
+def _measure_pages(service: MeasuredService, repeats: int, pages: Sequence[str]) -> int:
     base = f"http://127.0.0.1:{service.port}/console"
     too_much = []
     print(

@@ -25,8 +25,8 @@ from benchmarks.clouds_reference import fill_database, import_from
 from benchmarks.http import NoAnswer, RequestRefused, ServiceConnection
 from benchmarks.mixed import GPU, Guest, MixedCloud
 from benchmarks.queries import parse_query
-from benchmarks.reference import install
-from benchmarks.servers import OpenStack, Ours, Service, create_database_server
+from benchmarks.reference import install_reference
+from benchmarks.servers import MeasuredService, OpenStack, OurService, create_database_server
 from benchmarks.worlds import Tree, WorldProvider, inventory
 from placement.microversion import MAX
 from placement.read_model.snapshot import ModelSnapshot
@@ -247,11 +247,11 @@ def _beside_lines(asked: DeviceQuestion, count: int, seconds: float) -> Iterator
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="placement-benchmark-")))
         source, target = server.fresh_database(), server.fresh_database()
         # one worker, so that its memory is that of the answer
-        theirs = OpenStack(source, folder, 1, 1, install())
+        theirs = OpenStack(source, folder, 1, 1, install_reference())
         with theirs:
             pass
         fill_database(source, asked.cloud, asked.hosts)
-        ours = Ours(target, folder, 1, 1)
+        ours = OurService(target, folder, 1, 1)
         with ours:
             pass
         import_from(ours, source)
@@ -265,7 +265,7 @@ def _beside_lines(asked: DeviceQuestion, count: int, seconds: float) -> Iterator
             service.stop()
 
 
-def _asked_service(service: Service, path: str, count: int, seconds: float) -> str:
+def _asked_service(service: MeasuredService, path: str, count: int, seconds: float) -> str:
     """Return the cells of a service: candidates, seconds and memory, or the reason of a failure."""
     clock, cpu, candidates = [], [], 0
     with ServiceConnection(service.port, seconds) as connection:
@@ -284,7 +284,7 @@ def _asked_service(service: Service, path: str, count: int, seconds: float) -> s
     return f"{candidates:,} | {medians} | {_worker_memory(service):.0f}"
 
 
-def _worker_memory(service: Service) -> float:
+def _worker_memory(service: MeasuredService) -> float:
     """Return the memory of the workers in MB."""
     return sum([each.memory_info().rss for each in service.worker_processes()]) / 1e6
 

@@ -29,7 +29,13 @@ import orjson
 from keystoneauth1 import adapter, session, token_endpoint
 
 from benchmarks.http import CLAIM_OWNER, NoAnswer, ServiceConnection
-from benchmarks.servers import Ours, Service, ServiceFailed, create_database_server, exit_on_sigterm
+from benchmarks.servers import (
+    MeasuredService,
+    OurService,
+    ServiceFailed,
+    create_database_server,
+    exit_on_sigterm,
+)
 from benchmarks.worlds import random_uuid
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.loops.base import pause
@@ -165,7 +171,7 @@ def _schedule_guests(port: int, rate: float, seconds: float) -> RequestTimes:
 
 
 def _measure_both(
-    service: Service, agents: Sequence[SimulatedAgent], rate: float, options: argparse.Namespace
+    service: MeasuredService, agents: Sequence[SimulatedAgent], rate: float, options: argparse.Namespace
 ) -> Sequence[str]:
     """Measure reports and schedulings at the same time; return a row, with the CPU time in percent."""
     seconds = options.seconds
@@ -218,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with (
             server,
             tempfile.TemporaryDirectory(prefix="placement-fleet-") as folder,
-            Ours(server.fresh_database(), Path(folder), 2, 4) as service,
+            OurService(server.fresh_database(), Path(folder), 2, 4) as service,
         ):
             agents = [SimulatedAgent(service.port, number) for number in range(options.agents)]
             before, first, began = service.cpu_seconds(), RequestTimes(), time.monotonic()

@@ -16,7 +16,7 @@ from benchmarks.http import CLAIM_OWNER, RequestRefused, ServiceConnection
 from benchmarks.measure import ComparisonResult, LatencyMeasurement, RepeatSample, interleave_repeats
 from benchmarks.queries import QUERIES
 from benchmarks.query_latency import AGAIN
-from benchmarks.servers import Ours
+from benchmarks.servers import OurService
 from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS, uuid_of
 from placement.db import migration
@@ -46,12 +46,12 @@ def measure_growth(
         yield ComparisonResult(section, "loaded with SQL", "s", loading)
         with ExitStack() as stack:
             began = time.perf_counter()
-            first = stack.enter_context(Ours(url, folder, workers=1, threads=4))
+            first = stack.enter_context(OurService(url, folder, workers=1, threads=4))
             for result in _one_size(section, first, hosts, repeats, began):
                 latencies.setdefault(hosts, {})[result.name] = result
                 yield result
             file = folder / f"model-{hosts}"
-            second = stack.enter_context(Ours(url, folder, workers=1, threads=4, model_file=file))
+            second = stack.enter_context(OurService(url, folder, workers=1, threads=4, model_file=file))
             yield _from_file(section, second, file)
             yield from _two_workers(section, first, second, hosts)
         server.drop_database(url)
@@ -74,7 +74,7 @@ def _compare_sizes(
 
 
 def _one_size(
-    section: str, service: Ours, hosts: int, repeats: int, began: float
+    section: str, service: OurService, hosts: int, repeats: int, began: float
 ) -> Iterator[ComparisonResult]:
     with ServiceConnection(service.port) as connection:
         ready = time.perf_counter()
@@ -135,7 +135,7 @@ def _check_loading(connection: ServiceConnection, hosts: int) -> None:
             raise RequestRefused(f"{provider.name} was not loaded as it should be: {totals}, {traits}")
 
 
-def _from_file(section: str, service: Ours, file: Path) -> ComparisonResult:
+def _from_file(section: str, service: OurService, file: Path) -> ComparisonResult:
     """Measure cold starts of a worker that finds the model file of another one."""
     deadline = time.monotonic() + _SECONDS_TO_WRITE
     with ServiceConnection(service.port) as connection:
@@ -149,7 +149,7 @@ def _from_file(section: str, service: Ours, file: Path) -> ComparisonResult:
     return ComparisonResult(section, "cold start from the model file", "s", starts, notes=notes)
 
 
-def _respawn_seconds(service: Ours, connection: ServiceConnection) -> float:
+def _respawn_seconds(service: OurService, connection: ServiceConnection) -> float:
     """Return the seconds from the end of the only worker to the first answer of the next one."""
     (worker,) = service.worker_processes()
     began = time.perf_counter()
@@ -159,14 +159,16 @@ def _respawn_seconds(service: Ours, connection: ServiceConnection) -> float:
     return time.perf_counter() - began
 
 
-def _worker_memory(section: str, name: str, service: Ours, bound: float | None) -> ComparisonResult:
+def _worker_memory(section: str, name: str, service: OurService, bound: float | None) -> ComparisonResult:
     (worker,) = service.worker_processes()
     full = worker.memory_full_info()
     notes = {"PSS MB": full.pss / 1e6, "USS MB": full.uss / 1e6}
     return ComparisonResult(section, name, "MB", RepeatSample([full.rss / 1e6]), bound=bound, notes=notes)
 
 
-def _two_workers(section: str, first: Ours, second: Ours, hosts: int) -> Iterator[ComparisonResult]:
+def _two_workers(
+    section: str, first: OurService, second: OurService, hosts: int
+) -> Iterator[ComparisonResult]:
     """Claim on one worker and query the other one: its next answer must show the claim."""
     step = max(1, hosts // _WRITES)
     with ServiceConnection(first.port) as writer, ServiceConnection(second.port) as reader:
@@ -196,7 +198,7 @@ def _two_workers(section: str, first: Ours, second: Ours, hosts: int) -> Iterato
         yield _under_load(section, first, reader, hosts)
 
 
-def _under_load(section: str, first: Ours, reader: ServiceConnection, hosts: int) -> ComparisonResult:
+def _under_load(section: str, first: OurService, reader: ServiceConnection, hosts: int) -> ComparisonResult:
     """Return the latency of a query on one worker while a client claims on the other one without a pause."""
     providers = [uuid_of(f"numa-{number}-numa0") for number in range(hosts)]
     query = next(query for query in QUERIES["numa"] if query.is_limited)

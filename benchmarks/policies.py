@@ -25,7 +25,7 @@ from prettytable import PrettyTable, TableStyle
 from benchmarks.policy_judge import PlacementJudge
 from benchmarks.policy_sides import NovaPolicy, OurPolicy, PolicySide
 from benchmarks.policy_streams import GuestArrival, GuestDeparture, StreamGuest, claimed_cpus, make_stream
-from benchmarks.reference import ReferenceMissing, environment
+from benchmarks.reference import ReferenceMissing, install_environment
 from benchmarks.topologies import SHARED, extract_machine
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
@@ -301,7 +301,7 @@ def main() -> None:
         nova = None
         if not arguments.no_nova:
             try:
-                programs = environment(NOVA, NOVA_REQUIREMENTS)
+                programs = install_environment(NOVA, NOVA_REQUIREMENTS)
             except ReferenceMissing as missing:
                 top.error(f"{missing}\nWithout Nova: --no-nova")
             nova = stack.enter_context(NovaPolicy(programs / "python"))

@@ -15,7 +15,7 @@ from benchmarks.measure import (
     serialisation_ms,
 )
 from benchmarks.queries import QUERIES, QueryFamily
-from benchmarks.servers import Service
+from benchmarks.servers import MeasuredService
 
 AGAIN: Final = "ours again"
 _FLOORS: Final = {("nested", "all candidates"): 3.0}
@@ -23,7 +23,7 @@ _BOUNDS: Final = {("wide", "8 groups of one"): 20.0}
 
 
 def measure_queries(
-    services: Mapping[str, Service], world: str, repeats: int, timeout: float
+    services: Mapping[str, MeasuredService], world: str, repeats: int, timeout: float
 ) -> Iterator[ComparisonResult]:
     """Yield a result for each query of the world; ``timeout`` is in seconds for each request."""
     connections = {name: ServiceConnection(service.port, timeout) for name, service in services.items()}
@@ -35,7 +35,7 @@ def measure_queries(
         cpu_seconds = services["ours"].cpu_seconds
         latencies[AGAIN] = LatencyMeasurement(connections["ours"], repeat(query.path()), cpu_seconds)
         samples = interleave_repeats(
-            latencies, repeats, failed=lambda name: services[name.partition(" ")[0]].restart()
+            latencies, repeats, failed=lambda name: services[name.partition(" ")[0]].restart_service()
         )
         answers = {
             name: connection.expect_success("GET", query.path())

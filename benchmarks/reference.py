@@ -27,25 +27,25 @@ class ReferenceMissing(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ReferenceInstall:
     """The folder with the programs of the environment."""
 
     programs: Path
 
-    def program(self, name: str) -> str:
+    def program_path(self, name: str) -> str:
         """Return the path of an installed script."""
         return str(self.programs / name)
 
 
-def install() -> Reference:
+def install_reference() -> ReferenceInstall:
     """Install OpenStack Placement, if it is missing.
 
     :raises ReferenceMissing: pip has failed.
     """
-    return Reference(environment(f"reference-{VERSION}", _REQUIREMENTS))
+    return ReferenceInstall(install_environment(f"reference-{VERSION}", _REQUIREMENTS))
 
 
-def environment(name: str, requirements: Path) -> Path:
+def install_environment(name: str, requirements: Path) -> Path:
     """Return the folder with the programs of an environment, and create it if it lacks the pinned versions.
 
     If several processes need an environment at once, one creates it and the others wait.

@@ -22,7 +22,7 @@ import orjson
 from benchmarks.http import CLAIM_OWNER
 from benchmarks.machine_speed import addition_seconds
 from benchmarks.part_counters import ACCOUNT_PATH, PARTS
-from benchmarks.servers import Ours, create_database_server
+from benchmarks.servers import OurService, create_database_server
 from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS, uuid_of
 from placement.db import migration
@@ -53,7 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
     return top
 
 
-class _CountedService(Ours):
+class _CountedService(OurService):
     """The service with counters."""
 
     name = "counted"
@@ -68,7 +68,7 @@ class _CountedService(Ours):
 class _RawClient:
     """One persistent connection with little cost for the measuring process."""
 
-    def __init__(self, service: Ours) -> None:
+    def __init__(self, service: OurService) -> None:
         self.service = service
         self._socket = socket.create_connection(("127.0.0.1", service.port), 60)
 
@@ -257,7 +257,7 @@ def _start_servers(database: str, plain: bool) -> Iterator[Sequence[_RawClient]]
         url = server.fresh_database()
         migration.upgrade_schema(url)
         load_directly(url, WORLDS["numa"], _HOSTS)
-        with Ours(url, Path(folder), 1, _THREADS) as ours:
+        with OurService(url, Path(folder), 1, _THREADS) as ours:
             if plain:
                 yield [_RawClient(ours)]
                 return

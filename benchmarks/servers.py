@@ -17,7 +17,7 @@ import psutil
 from sqlalchemy.engine import make_url
 
 from benchmarks.http import is_answering
-from benchmarks.reference import Reference
+from benchmarks.reference import ReferenceInstall
 from tests import databases
 from tests.ports import free_port
 from tests.programs import environ_without_python
@@ -48,7 +48,7 @@ def exit_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
-class Service(ABC):
+class MeasuredService(ABC):
     """A running service; :meth:`restart` starts it on the same database and port again."""
 
     name: str
@@ -64,7 +64,7 @@ class Service(ABC):
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self._configure()
+        self._write_config()
         self._run(self._sync_command())
         self.start()
         return self
@@ -79,7 +79,7 @@ class Service(ABC):
 
         :raises ServiceFailed: the server does not answer; the message has the end of its log.
         """
-        with self.log.open("ab") as log:
+        with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 self._serve_command(),
                 cwd=self._working_folder(),
@@ -98,7 +98,7 @@ class Service(ABC):
 
     def add_settings(self, text: str) -> None:
         """Append to the configuration, which the next start reads."""
-        with self._config.open("a") as config:
+        with self._config_path.open("a") as config:
             config.write(text)
 
     def stop(self) -> None:
@@ -120,7 +120,7 @@ class Service(ABC):
     def _is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def restart(self) -> None:
+    def restart_service(self) -> None:
         """Stop and start."""
         self.stop()
         self.start()
@@ -140,18 +140,18 @@ class Service(ABC):
         )
 
     @property
-    def _config(self) -> Path:
+    def _config_path(self) -> Path:
         return self._folder / "placement.conf"
 
     @property
-    def log(self) -> Path:
+    def log_path(self) -> Path:
         """Return the path of its log."""
         return self._folder / "log"
 
-    def _configure(self) -> None:
-        self._config.write_text(
+    def _write_config(self) -> None:
+        self._config_path.write_text(
             "[api]\nauth_strategy = noauth2\n"
-            f"[placement_database]\nconnection = {self._connection().replace('$', '$$')}\n"
+            f"[placement_database]\nconnection = {self._connection_url().replace('$', '$$')}\n"
         )
 
     def _run(self, command: Sequence[str]) -> None:
@@ -167,7 +167,7 @@ class Service(ABC):
             raise ServiceFailed(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
     def _end_of_log(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-20:])
 
     def _bound_memory(self) -> None:
         if self.max_memory is not None:
@@ -176,7 +176,7 @@ class Service(ABC):
     def _process_environment(self) -> Mapping[str, str]:
         return os.environ
 
-    def _connection(self) -> str:
+    def _connection_url(self) -> str:
         return self._url
 
     def _working_folder(self) -> Path:
@@ -191,7 +191,7 @@ class Service(ABC):
         """Return the command that serves."""
 
 
-class Ours(Service):
+class OurService(MeasuredService):
     """The service of this checkout.
 
     :param model_file: the file from which its workers start.
@@ -205,8 +205,8 @@ class Ours(Service):
         super().__init__(url, folder, workers, threads)
         self.model_file = model_file
 
-    def _configure(self) -> None:
-        super()._configure()
+    def _write_config(self) -> None:
+        super()._write_config()
         if self.model_file is not None:
             self.add_settings(f"[placement]\nmodel_file = {self.model_file}\n")
 
@@ -216,33 +216,35 @@ class Ours(Service):
             "-m",
             "placement.cmd.manage",
             "--config-file",
-            str(self._config),
+            str(self._config_path),
             "db",
             "sync",
         ]
 
     def _serve_command(self) -> list[str]:
         return [
-            *(sys.executable, "-m", "placement.cmd.api", "--config-file", str(self._config)),
+            *(sys.executable, "-m", "placement.cmd.api", "--config-file", str(self._config_path)),
             *("--bind", f"127.0.0.1:{self.port}", "--workers", str(self._workers)),
             *("--threads", str(self._threads)),
         ]
 
 
-class OpenStack(Service):
+class OpenStack(MeasuredService):
     """OpenStack Placement, with the worker class and keep-alive of our service, and a limit of memory."""
 
     name = "reference"
     max_memory = 4 * _GIB
 
-    def __init__(self, url: str, folder: Path, workers: int, threads: int, reference: Reference) -> None:
+    def __init__(
+        self, url: str, folder: Path, workers: int, threads: int, reference: ReferenceInstall
+    ) -> None:
         super().__init__(url, folder, workers, threads)
         self._reference = reference
 
     def _working_folder(self) -> Path:
         return self._folder  # in the checkout it would import our package, which has the same name
 
-    def _connection(self) -> str:
+    def _connection_url(self) -> str:
         url = make_url(self._url)
         if url.get_backend_name() == "postgresql":
             url = url.set(drivername="postgresql+psycopg2")
@@ -254,11 +256,17 @@ class OpenStack(Service):
         return {**environ_without_python(), "OS_PLACEMENT_CONFIG_DIR": str(self._folder)}
 
     def _sync_command(self) -> list[str]:
-        return [self._reference.program("placement-manage"), "--config-file", str(self._config), "db", "sync"]
+        return [
+            self._reference.program_path("placement-manage"),
+            "--config-file",
+            str(self._config_path),
+            "db",
+            "sync",
+        ]
 
     def _serve_command(self) -> list[str]:
         return [
-            *(self._reference.program("gunicorn"), "--no-control-socket"),
+            *(self._reference.program_path("gunicorn"), "--no-control-socket"),
             *("--worker-class", "gthread", "--threads", str(self._threads), "--workers", str(self._workers)),
             *("--keep-alive", "75", "--limit-request-line", "8190"),
             *("--bind", f"127.0.0.1:{self.port}", "placement.wsgi.api:application"),

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from benchmarks.http import ServiceConnection, is_answering
-from benchmarks.reference import install
-from benchmarks.servers import OpenStack, Ours
+from benchmarks.reference import install_reference
+from benchmarks.servers import OpenStack, OurService
 from placement_extras.shadow.proxy import InFlight, RequestForwarder
 from tests.placement_extras.shadow.processes import shadow
 from tests.ports import free_port
@@ -44,9 +44,11 @@ def main() -> None:
     count = parser.parse_args().requests
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         home = Path(folder)
-        stock = stack.enter_context(OpenStack(f"sqlite:///{home}/stock.sqlite", home, 1, 4, install()))
+        stock = stack.enter_context(
+            OpenStack(f"sqlite:///{home}/stock.sqlite", home, 1, 4, install_reference())
+        )
         _make_hosts(stock.port)
-        ours = stack.enter_context(Ours(f"sqlite:///{home}/ours.sqlite", home, 1, 4))
+        ours = stack.enter_context(OurService(f"sqlite:///{home}/ours.sqlite", home, 1, 4))
         ports = {"directly": stock.port, "proxy alone": stack.enter_context(_start_proxy(stock.port))}
         few = ("--threads", str(_THREADS))
         following = shadow(stock, ours, home, *few, "--stock-database", stock._url)

@@ -29,7 +29,7 @@ from benchmarks.following import change_providers
 from benchmarks.http import ServiceConnection
 from benchmarks.machine_speed import addition_seconds
 from benchmarks.queries import QUERIES
-from benchmarks.servers import Ours, ServiceFailed
+from benchmarks.servers import OurService, ServiceFailed
 from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS
 from placement.db import migration
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         load_directly(url, WORLDS["numa"], options.providers // _PER_HOST)
         measured = {
             name: list(
-                _measure_server(start, Ours(url, folder, workers, _THREADS, file), options.workers, url)
+                _measure_server(start, OurService(url, folder, workers, _THREADS, file), options.workers, url)
             )
             for name, start, workers in (
                 ("apart", _add_workers, 1),
@@ -82,35 +82,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _write_file(url: str, service: Ours) -> None:
+def _write_file(url: str, service: OurService) -> None:
     file = service.model_file
     assert file is not None  # each server of this benchmark has a file
     file.unlink(missing_ok=True)
-    with Ours(url, file.parent, 1, _THREADS, file) as writer, ServiceConnection(writer.port) as connection:
+    with (
+        OurService(url, file.parent, 1, _THREADS, file) as writer,
+        ServiceConnection(writer.port) as connection,
+    ):
         connection.expect_success("GET", _LIMITED.path())
         while not file.exists():
             time.sleep(0.1)
 
 
-def _await_workers(service: Ours, workers: int) -> None:
+def _await_workers(service: OurService, workers: int) -> None:
     """Wait until all workers have started: the first ones answer before."""
     while len(service.worker_processes()) < workers:
         time.sleep(0.05)
 
 
-def _add_workers(service: Ours, workers: int) -> None:
+def _add_workers(service: OurService, workers: int) -> None:
     """Start workers one by one, as gunicorn does on SIGTTIN."""
     for count in range(2, workers + 1):
         _parent_process(service).send_signal(signal.SIGTTIN)
         _await_workers(service, count)
 
 
-def _parent_process(service: Ours) -> psutil.Process:
+def _parent_process(service: OurService) -> psutil.Process:
     return service.worker_processes()[0].parent()
 
 
 def _measure_server(
-    start: Callable[[Ours, int], None], service: Ours, workers: int, url: str
+    start: Callable[[OurService, int], None], service: OurService, workers: int, url: str
 ) -> Iterator[tuple[str, float]]:
     """Yield the name of each step, and the memory of the server after it."""
     engine, rng = sa.create_engine(url), random.Random(5)
@@ -140,7 +143,7 @@ def _measure_server(
                     _change_during_search(long, short, engine, rng.sample(providers, 2))
                 yield "a long search during a change", _server_memory(service)
         # each worker has read the file or taken over the model of its parent
-        log = service.log.read_text()
+        log = service.log_path.read_text()
         loaded = log.count("resource providers from its file") + log.count(
             "resource providers from the parent"
         )
@@ -149,7 +152,7 @@ def _measure_server(
     engine.dispose()
 
 
-def _connect_twice(service: Ours) -> list[tuple[ServiceConnection, ServiceConnection]]:
+def _connect_twice(service: OurService) -> list[tuple[ServiceConnection, ServiceConnection]]:
     """Return two connections to each worker; the kernel chooses the worker of a connection."""
     workers, found = service.worker_processes(), defaultdict[int, list[ServiceConnection]](list)
     deadline = time.monotonic() + _SECONDS_TO_CONNECT
@@ -186,7 +189,7 @@ def _change_during_search(
     short.expect_success("GET", _LIMITED.path())
 
 
-def _server_memory(service: Ours) -> float:
+def _server_memory(service: OurService) -> float:
     """Return the MB of the parent process and of all workers."""
     return sum(_read_pss(each.pid) for each in (_parent_process(service), *service.worker_processes()))
 

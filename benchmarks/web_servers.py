@@ -27,8 +27,14 @@ import psutil
 
 from benchmarks.clients import ClientPool
 from benchmarks.http import NoAnswer, ServiceConnection
-from benchmarks.reference import ReferenceMissing, environment
-from benchmarks.servers import Ours, Service, ServiceFailed, create_database_server, exit_on_sigterm
+from benchmarks.reference import ReferenceMissing, install_environment
+from benchmarks.servers import (
+    MeasuredService,
+    OurService,
+    ServiceFailed,
+    create_database_server,
+    exit_on_sigterm,
+)
 from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS
 
@@ -104,16 +110,16 @@ SERVERS: Final[Mapping[str, Command | None]] = {
 }
 
 
-class _ServedApplication(Ours):
+class _ServedApplication(OurService):
     """The service of this checkout under a web server."""
 
     def __init__(self, url: str, folder: Path, programs: Path, command: Command | None) -> None:
         super().__init__(url, folder, _WORKERS, _THREADS)
         self._programs, self._command = programs, command
 
-    def _configure(self) -> None:
-        super()._configure()
-        with self._config.open("a") as config:
+    def _write_config(self) -> None:
+        super()._write_config()
+        with self._config_path.open("a") as config:
             config.write("[api]\nwaiting_requests = 1\n")
 
     def _serve_command(self) -> list[str]:
@@ -156,7 +162,7 @@ class _ClientLatency:
     p99: float
 
 
-def _measure_latency(service: Service, seconds: float) -> _ClientLatency:
+def _measure_latency(service: MeasuredService, seconds: float) -> _ClientLatency:
     """Return the times of one client that repeats a request, in milliseconds."""
     times: list[float] = []
     with ServiceConnection(service.port, 20.0) as connection:
@@ -172,7 +178,7 @@ def _measure_latency(service: Service, seconds: float) -> _ClientLatency:
     return _ClientLatency(cpu, statistics.median(times), sorted(times)[int(0.99 * len(times))])
 
 
-def _keeps_connections(service: Service) -> bool:
+def _keeps_connections(service: MeasuredService) -> bool:
     with socket.create_connection(("127.0.0.1", service.port), 10) as client:
         for _ in range(2):
             try:
@@ -283,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     exit_on_sigterm()
     rows: list[Sequence[str]] = []
     try:
-        programs = environment("web-servers", _REQUIREMENTS)
+        programs = install_environment("web-servers", _REQUIREMENTS)
         for database in options.databases.split(","):
             with create_database_server(database) as server:
                 for name in options.servers.split(",") * options.repeats:
@@ -309,7 +315,7 @@ def _measure_fresh(url: str, programs: Path, name: str, seconds: float) -> Seque
         try:
             with _ServedApplication(url, Path(folder), programs, SERVERS[name]) as service:
                 load_directly(url, WORLDS["numa"], _HOSTS)
-                service.restart()
+                service.restart_service()
                 return measure_server(service, seconds)
         except ServiceFailed as error:
             print(error, file=sys.stderr)

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from benchmarks.decisions import format_percentiles
 from benchmarks.http import RequestRefused, ServiceConnection
 from benchmarks.machine_speed import ADDITIONS, addition_seconds
-from benchmarks.servers import Ours, create_database_server
+from benchmarks.servers import OurService, create_database_server
 from benchmarks.world_loader import load_directly
 from benchmarks.worlds import ProviderWorld, Tree, WorldProvider, inventory, random_uuid, uuid_of
 from placement.db import migration, tables
@@ -268,7 +268,7 @@ class _WindowSide:
     """A service with one of the worlds."""
 
     name: str
-    service: Ours
+    service: OurService
 
     def measure_requests(
         self, title: str, make: Callable[[], SentRequest], count: int, before: SentRequest | None = None
@@ -423,7 +423,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             book_directly(url, trees, options.windows, options.seed, has_windows=has_windows)
             print(f"{name:10} written in {time.perf_counter() - began:.0f} s", flush=True)
             sides.append(
-                _WindowSide(name, stack.enter_context(Ours(url, Path(folder), workers=1, threads=4)))
+                _WindowSide(name, stack.enter_context(OurService(url, Path(folder), workers=1, threads=4)))
             )
         for side in sides:
             side.await_windows()

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from benchmarks.clients import ClientPool, WorkTally
 from benchmarks.http import ServiceConnection
 from benchmarks.measure import ComparisonResult, interleave_repeats
-from benchmarks.servers import Service
+from benchmarks.servers import MeasuredService
 from benchmarks.worlds import ProviderWorld, Tree, WorldProvider
 from placement.db import buckets, tables
 from placement.db.database import ServiceDatabase, WriteTransaction
@@ -22,7 +22,7 @@ _DEFAULTS: Final = {"reserved": 0, "min_unit": 1, "step_size": 1, "allocation_ra
 
 
 def load_world(
-    services: Mapping[str, Service], world: ProviderWorld, scale: float, repeats: int
+    services: Mapping[str, MeasuredService], world: ProviderWorld, scale: float, repeats: int
 ) -> ComparisonResult:
     """Create the world on each service over REST; the result is in providers per second.
 
@@ -45,7 +45,7 @@ def load_world(
         for service in services.values():
             clients.warm_up(service.port)
 
-        def side_measurement(name: str, service: Service) -> Callable[[], float]:
+        def side_measurement(name: str, service: MeasuredService) -> Callable[[], float]:
             remaining = iter(slices)
 
             def load_slice() -> float:

@@ -23,7 +23,7 @@ from typing import Final
 from benchmarks.http import ServiceConnection
 from benchmarks.models import snapshot_of
 from benchmarks.queries import parse_query
-from benchmarks.servers import Ours
+from benchmarks.servers import OurService
 from benchmarks.world_loader import load_directly
 from benchmarks.worlds import ProviderWorld, Tree, WorldProvider, inventory, uuid_of
 from placement.api.garbage import GcScheduler
@@ -282,7 +282,7 @@ def as_others_see(
         load_directly(
             url, ProviderWorld("worst", len(trees), trees.__getitem__, _CLASSES[3:], _TRAITS), len(trees)
         )
-        service = stack.enter_context(Ours(url, folder, workers=1, threads=4))
+        service = stack.enter_context(OurService(url, folder, workers=1, threads=4))
         ended = threading.Event()
         clients = [
             threading.Thread(target=_ask_repeatedly, args=(service.port, asked, ended))

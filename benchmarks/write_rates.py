@@ -8,7 +8,7 @@ from typing import Final
 from benchmarks.clients import ClientPool, ClientWork, WorkTally
 from benchmarks.measure import ComparisonResult, RepeatSample, interleave_repeats
 from benchmarks.queries import SCHEDULING
-from benchmarks.servers import Service
+from benchmarks.servers import MeasuredService
 from benchmarks.worlds import WORLDS, uuid_of
 
 MANY_CLIENTS: Final = 8
@@ -22,7 +22,7 @@ Load = Callable[[ClientPool, int, float], list[ClientWork]]
 
 
 def measure_claims(
-    services: Mapping[str, Service], scale: float, repeats: int, seconds: float
+    services: Mapping[str, MeasuredService], scale: float, repeats: int, seconds: float
 ) -> Iterator[ComparisonResult]:
     """Yield claims a second on the loaded `flat` world: on all hosts and on few, by one client and by many.
 
@@ -49,7 +49,7 @@ def measure_claims(
 
 
 def measure_schedulings(
-    services: Mapping[str, Service], world: str, repeats: int, seconds: float
+    services: Mapping[str, MeasuredService], world: str, repeats: int, seconds: float
 ) -> Iterator[ComparisonResult]:
     """Yield schedulings a second: candidates with limit=50 for one of a few flavours, then a random claim.
 
@@ -77,7 +77,7 @@ def measure_schedulings(
 
 
 def measure_answers(
-    services: Mapping[str, Service], repeats: int, seconds: float
+    services: Mapping[str, MeasuredService], repeats: int, seconds: float
 ) -> Iterator[ComparisonResult]:
     """Yield answers a second to many clients: the version document, and a query that no host can serve."""
     for name, path, goal in (("version document", "/", 3.0), ("no candidate", _TOO_MUCH, 10.0)):
@@ -115,7 +115,7 @@ class _LoadSide:
     If ``hosts`` is not empty, the consumers migrate among them before that.
     """
 
-    service: Service
+    service: MeasuredService
     load: Load
     crew: ClientPool
     seconds: float
@@ -156,7 +156,7 @@ class _LoadSide:
 
 
 def _measure_sides(
-    services: Mapping[str, Service],
+    services: Mapping[str, MeasuredService],
     load: Load,
     clients: int,
     repeats: int,

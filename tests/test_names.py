@@ -11,14 +11,6 @@ import yaml
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("placement", "placement_extras", "compute_agent")
 FOLDERS = (*PACKAGES, "benchmarks")
-KEPT_NAMES = {
-    "benchmarks": {
-        *("Ours", "Reference", "Service", "_config", "_configure", "_connection"),
-        *("environment", "install", "log", "program", "restart"),
-    }
-}
-"""Bare names of a folder that tests of many other folders use."""
-
 GLOSSARY = yaml.safe_load((ROOT / "doc/developer/glossary.yaml").read_text())
 NOUNS = frozenset(GLOSSARY["nouns"])
 WORDS = frozenset(GLOSSARY["words"])
@@ -59,10 +51,7 @@ def test_a_class_has_a_name_of_two_words_or_of_a_noun_of_the_field(package):
         f"{path}: {node.name}"
         for path, tree in modules(package)
         for node in definitions(tree)
-        if isinstance(node, ast.ClassDef)
-        and is_bare(node.name.lstrip("_"))
-        and node.name not in NOUNS
-        and node.name not in KEPT_NAMES.get(package, ())
+        if isinstance(node, ast.ClassDef) and is_bare(node.name.lstrip("_")) and node.name not in NOUNS
     }
     assert bare == set()
 
@@ -82,10 +71,7 @@ def test_a_function_has_a_name_of_two_words_or_a_word_of_the_glossary(package):
         f"{path}: {node.name}"
         for path, tree in modules(package)
         for node in definitions(tree)
-        if not isinstance(node, ast.ClassDef)
-        and is_bare(node.name)
-        and node.name.lstrip("_") not in WORDS
-        and node.name not in KEPT_NAMES.get(package, ())
+        if not isinstance(node, ast.ClassDef) and is_bare(node.name) and node.name.lstrip("_") not in WORDS
     }
     assert bare == set()
 

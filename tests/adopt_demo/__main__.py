@@ -16,8 +16,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from benchmarks.reference import VERSION, Reference, ReferenceMissing, install
-from benchmarks.servers import OpenStack, Ours
+from benchmarks.reference import VERSION, ReferenceInstall, ReferenceMissing, install_reference
+from benchmarks.servers import OpenStack, OurService
 from placement_extras.shadow.comparison import comparable_body
 from tests import databases
 from tests.databases import DatabaseServer, ServerMissing
@@ -55,11 +55,11 @@ def expect(truth: bool, complaint: str) -> None:
 class AdoptedCloud:
     """The database, and the services that use it one after the other."""
 
-    def __init__(self, server: DatabaseServer, folder: Path, reference: Reference) -> None:
+    def __init__(self, server: DatabaseServer, folder: Path, reference: ReferenceInstall) -> None:
         self.url = url = server.fresh_database()
-        self.trial = Ours(server.fresh_database(), folder, 1, 2)
+        self.trial = OurService(server.fresh_database(), folder, 1, 2)
         self.stock = OpenStack(url, folder, 1, 2, reference)
-        self.ours = Ours(url, folder, 1, 2)
+        self.ours = OurService(url, folder, 1, 2)
         self.folder = folder
 
     def manage(self, *arguments: str) -> tuple[int, str]:
@@ -291,7 +291,7 @@ def main() -> int:
     """Run the demo on a new database; return 0 on success, or if OpenStack Placement is not available."""
     kind = os.environ.get("DATABASE", "sqlite")
     try:
-        reference = install()
+        reference = install_reference()
         server = databases.create(kind)
     except (ReferenceMissing, ServerMissing) as error:
         print(f"Not shown: {error}", file=sys.stderr)

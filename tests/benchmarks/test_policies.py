@@ -28,7 +28,7 @@ from benchmarks.policy_streams import (
     claimed_cpus,
     make_stream,
 )
-from benchmarks.reference import environment, is_installed
+from benchmarks.reference import install_environment, is_installed
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
 from tests.compute_agent.inventory.machines import machine
@@ -125,7 +125,7 @@ def test_results_are_printed_and_written(tmp_path, monkeypatch, capsys):
 def test_nova_gets_the_same_requests():
     if not is_installed(NOVA, NOVA_REQUIREMENTS):
         pytest.skip("Nova is not installed for comparison: run python -m benchmarks.policies once")
-    with NovaPolicy(environment(NOVA, NOVA_REQUIREMENTS) / "python") as nova:
+    with NovaPolicy(install_environment(NOVA, NOVA_REQUIREMENTS) / "python") as nova:
         scores = list(compare_sides("host", HOST, 40, 1, nova))
     found = {(score.zones, score.side): score for score in scores}
     assert len(found) == 8

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.reference import install
+from benchmarks.reference import install_reference
 from compute_agent.report.client import PlacementClient
 from tests.compute_agent.builders import load_text
 from tests.ports import free_port
@@ -36,14 +36,14 @@ def running(kind, folder):
         manage = [sys.executable, "-m", "placement.cmd.manage"]
         serve = [sys.executable, "-m", "placement.cmd.api", "--config-file", str(config), *bind]
     else:
-        reference = install()
+        reference = install_reference()
         # The folder is outside of the checkout and its path, where our package of the same name is.
         home = folder
         environment = environ_without_python()
         environment["OS_PLACEMENT_CONFIG_DIR"] = str(folder)
-        manage = [reference.program("placement-manage")]
+        manage = [reference.program_path("placement-manage")]
         serve = [
-            *(reference.program("gunicorn"), "--no-control-socket", *bind),
+            *(reference.program_path("gunicorn"), "--no-control-socket", *bind),
             "placement.wsgi.api:application",
         ]
     sync = [*manage, "--config-file", str(config), "db", "sync"]

@@ -15,7 +15,7 @@ from typing import Final, Self
 import psutil
 import requests
 
-from benchmarks.reference import environment
+from benchmarks.reference import install_environment
 from tests.keystone.identity import ADMIN_PASSWORD, INTERFACES, LIFETIME, REGION, Identity
 from tests.ports import free_port
 
@@ -83,7 +83,7 @@ class Keystone:
     """
 
     def __init__(self, folder: Path, threads: int = 8) -> None:
-        self._programs = environment("keystone-30.0.0", _REQUIREMENTS)
+        self._programs = install_environment("keystone-30.0.0", _REQUIREMENTS)
         self._folder = folder
         self._threads = threads
         self._port = free_port()

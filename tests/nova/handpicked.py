@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.reference import environment
+from benchmarks.reference import install_environment
 from tests.nova.flavors import Case, cases
 from tests.nova.judging import REQUIREMENTS, of_unit_tests, verdicts
 from tests.placement_extras.flavors.answers import AT_RANDOM, OF_UNIT_TESTS, RECORDED
@@ -275,7 +275,7 @@ def _case(
 
 def main() -> None:
     """Record Nova's translations."""
-    programs = environment("nova-functional-34.0.0", REQUIREMENTS)
+    programs = install_environment("nova-functional-34.0.0", REQUIREMENTS)
     named = [
         *handpicked(),
         *((OF_UNIT_TESTS, case) for case in of_unit_tests(programs)),

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from benchmarks.reference import ReferenceMissing, environment
+from benchmarks.reference import ReferenceMissing, install_environment
 from tests.nova.flavors import cases
 from tests.nova.handpicked import handpicked
 from tests.nova.judging import REQUIREMENTS, verdicts
@@ -26,7 +26,7 @@ SEED: Final = int(os.environ.get("FLAVORS_SEED", "34"))
 def programs() -> Path:
     """Environment with Nova."""
     try:
-        return environment("nova-functional-34.0.0", REQUIREMENTS)
+        return install_environment("nova-functional-34.0.0", REQUIREMENTS)
     except ReferenceMissing as error:
         pytest.skip(str(error))
 

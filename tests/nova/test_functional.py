@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from benchmarks.reference import ReferenceMissing, environment
+from benchmarks.reference import ReferenceMissing, install_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.nova]
 
@@ -69,7 +69,7 @@ MODULES: Final = {
 def programs() -> Path:
     """Environment with Nova, its tests, and the requirements of both services."""
     try:
-        found = environment("nova-functional-34.0.0", _FOLDER / "requirements.txt")
+        found = install_environment("nova-functional-34.0.0", _FOLDER / "requirements.txt")
     except ReferenceMissing as error:
         pytest.skip(str(error))
     # Nova's tests expect its configuration in the place of a checkout

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from benchmarks.servers import Service
+from benchmarks.servers import MeasuredService
 from tests.keystone import Keystone
 from tests.openstack import config, placement
 from tests.openstack.client import CloudClient
@@ -116,7 +116,7 @@ def cloud(
         made = Cloud(
             kind,
             CloudClient(keystone, f"http://127.0.0.1:{service.port}", "placement 1.39"),
-            service.log,
+            service.log_path,
             CloudClient(keystone, f"{nova.url}/v2.1", "compute 2.96"),
             CloudClient(keystone, ground.images),
             keystone,
@@ -141,7 +141,7 @@ def wait_for_cloud(
 
 
 @contextmanager
-def _placement(ground: Ground, kind: str, folder: Path) -> Iterator[Service]:
+def _placement(ground: Ground, kind: str, folder: Path) -> Iterator[MeasuredService]:
     service = placement.service(kind, ground.databases.fresh_database(), folder, ground.keystone)
     with service:
         ground.keystone.identity.service("placement", "placement", f"http://127.0.0.1:{service.port}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from benchmarks.reference import environment
+from benchmarks.reference import install_environment
 from tests import databases
 from tests.compute_agent.libvirtd import Libvirtd
 from tests.databases import DatabaseServer
@@ -119,7 +119,7 @@ def ground() -> Iterator[Ground]:
     :raises tests.databases.ServerMissing: a program is not installed
     :raises tests.compute_agent.libvirtd.LibvirtMissing: this machine cannot run a libvirtd
     """
-    programs = environment("nova-34.0.0", _REQUIREMENTS)
+    programs = install_environment("nova-34.0.0", _REQUIREMENTS)
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="cloud-", dir="/tmp"))  # UNIX sockets have short names
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

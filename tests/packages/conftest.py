@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reference import ReferenceMissing, environment
+from benchmarks.reference import ReferenceMissing, install_environment
 from tests import databases
 from tests.databases import ServerMissing
 
@@ -17,7 +17,7 @@ REQUIREMENTS = Path(__file__).with_name("kolla-requirements.txt")
 def kolla() -> Path:
     """Environment with kolla and kolla-ansible."""
     try:
-        return environment("kolla-ansible-22.2.0", REQUIREMENTS)
+        return install_environment("kolla-ansible-22.2.0", REQUIREMENTS)
     except ReferenceMissing as error:
         if os.environ.get("CI"):
             pytest.fail(str(error), pytrace=False)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.reference import Reference, ReferenceMissing, install
+from benchmarks.reference import ReferenceInstall, ReferenceMissing, install_reference
 from tests.databases import DatabaseServer
 from tests.placement.differential.play import Names, Play
 from tests.placement.differential.services import ServicePair, running
@@ -15,9 +15,9 @@ _NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def reference() -> Reference:
+def reference() -> ReferenceInstall:
     try:
-        return install()
+        return install_reference()
     except ReferenceMissing as error:
         if os.environ.get("CI"):
             pytest.fail(str(error), pytrace=False)
@@ -26,7 +26,7 @@ def reference() -> Reference:
 
 @pytest.fixture(scope="session")
 def pair(
-    reference: Reference, database_server: DatabaseServer, tmp_path_factory: pytest.TempPathFactory
+    reference: ReferenceInstall, database_server: DatabaseServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServicePair]:
     with running(database_server, tmp_path_factory.mktemp("differential"), reference) as pair:
         yield pair

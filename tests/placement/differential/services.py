@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from benchmarks.reference import Reference
-from benchmarks.servers import OpenStack, Ours
+from benchmarks.reference import ReferenceInstall
+from benchmarks.servers import OpenStack, OurService
 from placement_extras.shadow import exchange
 from placement_extras.shadow.exchange import ShadowAnswer
 from tests.databases import DatabaseServer
@@ -108,11 +108,11 @@ class ServiceClient:
 
 
 @contextmanager
-def running(server: DatabaseServer, folder: Path, reference: Reference) -> Iterator[ServicePair]:
+def running(server: DatabaseServer, folder: Path, reference: ReferenceInstall) -> Iterator[ServicePair]:
     """Run both services, each on a new database of the server."""
     with (
         OpenStack(server.fresh_database(), folder, 1, 1, reference) as theirs,
-        Ours(server.fresh_database(), folder, 1, 1) as ours,
+        OurService(server.fresh_database(), folder, 1, 1) as ours,
         ServiceClient(theirs.port) as their_client,
         ServiceClient(ours.port) as our_client,
     ):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.reference import Reference
+from benchmarks.reference import ReferenceInstall
 from benchmarks.servers import OpenStack
 from placement.db import adoption, migration
 from placement.store.consumers import ConsumerOwnership
@@ -39,7 +39,7 @@ def url(database_server: DatabaseServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def stock(url: str, reference: Reference, tmp_path: Path) -> Iterator[OpenStack]:
+def stock(url: str, reference: ReferenceInstall, tmp_path: Path) -> Iterator[OpenStack]:
     with OpenStack(url, tmp_path, 1, 4, reference) as service:
         yield service
 
@@ -137,13 +137,13 @@ def test_a_stock_service_that_was_left_running_cannot_write(stock: OpenStack, ur
         answers = {what: client.send(request).status for what, request in WRITES.items()}
         assert contents(url) == before
         assert {what: status for what, status in answers.items() if status < 500} == {}
-        stock.restart()
+        stock.restart_service()
     with ServiceClient(stock.port) as client:
         answers = {what: client.send(request).status for what, request in WRITES.items()}
         assert contents(url) == before
         assert {what: status for what, status in answers.items() if status < 500} == {}
         abandon_adoption(url, OWNER)
-        stock.restart()
+        stock.restart_service()
     with ServiceClient(stock.port) as client:
         answers = {what: client.send(request).status for what, request in WRITES.items()}
         refused = {what for what, status in answers.items() if status >= 300}
@@ -292,6 +292,6 @@ def test_a_stock_service_answers_with_what_was_carried_back(stock: OpenStack, ur
         assert client.send(Request("POST", "/resource_providers", fresh)).status == 200
         assert client.send(Request("PUT", "/resource_classes/CUSTOM_EVEN_LATER")).status == 201
         assert client.send(Request("PUT", "/traits/CUSTOM_EVEN_LATER")).status == 201
-        stock.restart()
+        stock.restart_service()
     with ServiceClient(stock.port) as client:
         assert client.send(Request("GET", f"/allocations/{uuid('c', 1)}")).body["consumer_generation"] == 3

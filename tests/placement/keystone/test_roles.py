@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reference import ReferenceMissing, install
+from benchmarks.reference import ReferenceMissing, install_reference
 from benchmarks.servers import OpenStack
 from placement.policies import list_rules
 from tests.keystone import CALLERS, Keystone
@@ -110,10 +110,10 @@ class StockRoles(OpenStack):
 
     sections = ""
 
-    def _configure(self) -> None:
-        super()._configure()
-        ours = self._config.read_text().replace("noauth2", "keystone")
-        self._config.write_text(ours + self.sections)
+    def _write_config(self) -> None:
+        super()._write_config()
+        ours = self._config_path.read_text().replace("noauth2", "keystone")
+        self._config_path.write_text(ours + self.sections)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["new-defaults", "old-defaults"])
@@ -183,7 +183,7 @@ def test_a_stock_service_permits_the_same_callers(
 ) -> None:
     with ExitStack() as stack:
         try:
-            reference = install()
+            reference = install_reference()
         except ReferenceMissing as error:
             pytest.skip(str(error))
         stock = StockRoles(f"sqlite:///{tmp_path}/stock.sqlite", tmp_path, 1, 4, reference)

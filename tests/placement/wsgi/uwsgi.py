@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.reference import environment
+from benchmarks.reference import install_environment
 from tests.ports import free_port
 from tests.programs import wait_for_answer
 
@@ -97,7 +97,9 @@ def uwsgi(folder: Path, application: str, environ: Mapping[str, str], processes:
 
     :raises benchmarks.reference.ReferenceMissing: uWSGI cannot be installed.
     """
-    program = environment("uwsgi-2.0.31-python{}.{}".format(*sys.version_info[:2]), _REQUIREMENTS) / "uwsgi"
+    program = (
+        install_environment("uwsgi-2.0.31-python{}.{}".format(*sys.version_info[:2]), _REQUIREMENTS) / "uwsgi"
+    )
     port, log = free_port(), folder / "uwsgi.log"
     settings = folder / "uwsgi.ini"
     settings.write_text(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from benchmarks.reference import install
+from benchmarks.reference import install_reference
 from placement_extras.shadow.report import report_table
 from tests import databases
 from tests.placement.differential import generator
@@ -77,7 +77,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory() as folder,
         databases.create(arguments.database) as server,
-        services(server, Path(folder), install()) as both,
+        services(server, Path(folder), install_reference()) as both,
         shadow(*both, Path(folder), "--stock-database", both[0]._url, "--copy-after", "5") as running,
     ):
         load = ShadowLoad(running, arguments.requests, arguments.seed)

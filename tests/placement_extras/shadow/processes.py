@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
 
-from benchmarks.reference import Reference
-from benchmarks.servers import OpenStack, Ours, Service
+from benchmarks.reference import ReferenceInstall
+from benchmarks.servers import MeasuredService, OpenStack, OurService
 from placement_extras.shadow.comparison import comparable_body
 from tests.databases import DatabaseServer
 from tests.placement.differential.play import Names
@@ -37,8 +37,8 @@ def _without(names: Collection[str], document: Any) -> Any:
 class RunningShadow:
     """OpenStack Placement, our service and the shadow between them. Clients use ``port``."""
 
-    stock: Service
-    ours: Service
+    stock: MeasuredService
+    ours: MeasuredService
     port: int
     report_port: int
     process: "subprocess.Popen[bytes]"
@@ -90,18 +90,22 @@ class RunningShadow:
 
 
 @contextmanager
-def services(server: DatabaseServer, folder: Path, reference: Reference) -> Iterator[tuple[Service, Service]]:
+def services(
+    server: DatabaseServer, folder: Path, reference: ReferenceInstall
+) -> Iterator[tuple[MeasuredService, MeasuredService]]:
     """Run OpenStack Placement and our service, each on a new database."""
     together = 1 if server.kind == "sqlite" else 4  # two writers of one file at once make it fail
     with (
         OpenStack(server.fresh_database(), folder, 1, together, reference) as stock,
-        Ours(server.fresh_database(), folder, 1, 4) as ours,
+        OurService(server.fresh_database(), folder, 1, 4) as ours,
     ):
         yield stock, ours
 
 
 @contextmanager
-def shadow(stock: Service, ours: Service, folder: Path, *options: str) -> Iterator[RunningShadow]:
+def shadow(
+    stock: MeasuredService, ours: MeasuredService, folder: Path, *options: str
+) -> Iterator[RunningShadow]:
     """Run the shadow in front of running services."""
     port, report_port = free_port(), free_port()
     log = folder / f"shadow-{port}.log"
@@ -113,7 +117,7 @@ def shadow(stock: Service, ours: Service, folder: Path, *options: str) -> Iterat
                     "-m",
                     "placement_extras.shadow.command",
                     "--config-file",
-                    str(ours._config),
+                    str(ours._config_path),
                 ),
                 *("--bind", f"127.0.0.1:{port}", "--report-bind", f"127.0.0.1:{report_port}"),
                 *("--stock", f"http://127.0.0.1:{stock.port}", "--ours", f"http://127.0.0.1:{ours.port}"),

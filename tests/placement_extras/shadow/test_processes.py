@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.reference import Reference
-from benchmarks.servers import Service
+from benchmarks.reference import ReferenceInstall
+from benchmarks.servers import MeasuredService
 from placement_extras.shadow import command
 from tests.databases import DatabaseServer
 from tests.examples import examples
@@ -37,24 +37,26 @@ REQUESTS = examples(60)
 def both(
     database_server: DatabaseServer,
     tmp_path_factory: pytest.TempPathFactory,
-    reference: Reference,  # noqa: F811  # a fixture has the name of its import
-) -> Iterator[tuple[Service, Service]]:
+    reference: ReferenceInstall,  # noqa: F811  # a fixture has the name of its import
+) -> Iterator[tuple[MeasuredService, MeasuredService]]:
     """OpenStack Placement and our service, for all tests on one kind of database."""
     with services(database_server, tmp_path_factory.mktemp("shadow"), reference) as both:
         yield both
 
 
 @pytest.fixture(scope="module")
-def on_sqlite(request: pytest.FixtureRequest, database_server: DatabaseServer) -> tuple[Service, Service]:
+def on_sqlite(
+    request: pytest.FixtureRequest, database_server: DatabaseServer
+) -> tuple[MeasuredService, MeasuredService]:
     """Both services on SQLite, for behaviour that does not depend on the database."""
     if database_server.kind != "sqlite":
         pytest.skip("the database makes no difference here")
-    both: tuple[Service, Service] = request.getfixturevalue("both")
+    both: tuple[MeasuredService, MeasuredService] = request.getfixturevalue("both")
     return both
 
 
 @pytest.fixture
-def small(on_sqlite: tuple[Service, Service], tmp_path: Path) -> Iterator[RunningShadow]:
+def small(on_sqlite: tuple[MeasuredService, MeasuredService], tmp_path: Path) -> Iterator[RunningShadow]:
     """A shadow for a test that ends one of its processes, or reads all differences of its life."""
     with shadow(*on_sqlite, tmp_path) as started:
         yield started
@@ -62,7 +64,7 @@ def small(on_sqlite: tuple[Service, Service], tmp_path: Path) -> Iterator[Runnin
 
 @pytest.fixture(scope="module")
 def standing(
-    on_sqlite: tuple[Service, Service], tmp_path_factory: pytest.TempPathFactory
+    on_sqlite: tuple[MeasuredService, MeasuredService], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningShadow]:
     """A shadow that tests share. Each of them waits until all its requests are compared."""
     with shadow(*on_sqlite, tmp_path_factory.mktemp("standing")) as started:
@@ -105,7 +107,9 @@ def clients(shadow: RunningShadow, counts: list[int], seed: int = 1) -> Iterator
 
 
 @pytest.mark.usefixtures("sensible")
-def test_our_service_follows_several_clients(both: tuple[Service, Service], tmp_path: Path) -> None:
+def test_our_service_follows_several_clients(
+    both: tuple[MeasuredService, MeasuredService], tmp_path: Path
+) -> None:
     """The database is copied while clients already write."""
     stock, _ = both
     counts: list[int] = []
