@@ -97,7 +97,9 @@ def run(folder: Path, old: InstalledRelease, new: InstalledRelease, kind: str) -
             look("before", settings=True)
             checked = ("--config-file", services[0].config, "upgrade", "check")
             new.run("placement-status", *checked, accepted=(0, 1, 2))
+            began = time.monotonic()
             _sync(services[0], new)
+            outcome.schema_change = began, time.monotonic()
             new.run("placement-status", *checked)
             look("schema", settings=False)
             for release, word in ((new, "upgraded"), (old, "back")):

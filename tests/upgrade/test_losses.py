@@ -6,10 +6,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from packaging.version import Version
 
-from tests.placement.failover.judge import Judge, JudgedClient, UnansweredRequest
+from tests.placement.failover.judge import Answer, Judge, JudgedClient, UnansweredRequest
 from tests.placement.serving import RunningService
 from tests.upgrade.machines import ServiceStop, describe_moment
+from tests.upgrade.outcome import UpgradeOutcome
 
 STOPS = [ServiceStop(10.0, "service-0", "0.1.0 (wheel)"), ServiceStop(20.0, "service-1", "0.1.0 (wheel)")]
 
@@ -56,3 +58,22 @@ def test_a_request_without_an_answer_is_recorded(once: int) -> None:
     assert "s after the last answer to this client there" in wrong
     assert "RemoteDisconnected" in wrong
     assert judge.counts["unanswered"] == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "release", "asked", "lost"),
+    [
+        ("galera", "0.2.0", 5.0, 0),
+        ("galera", "0.2.0", 9.0, 1),
+        ("galera", "0.3.0", 5.0, 1),
+        ("mariadb", "0.2.0", 5.0, 1),
+    ],
+)
+def test_only_old_releases_on_a_cluster_may_refuse_reads_during_the_migration(
+    kind: str, release: str, asked: float, lost: int
+) -> None:
+    judge = Judge([RunningService("http://127.0.0.1:1", 0)])
+    judge.counts["GET 503"] += 1
+    judge.answers.append(Answer(0, asked, asked + 0.1, refused=True))
+    outcome = UpgradeOutcome(kind, Version(release), "wheel", judge=judge, schema_change=(4.0, 8.0))
+    assert (outcome.lost, outcome.ended_reads, bool(outcome.problems)) == (lost, 1 - lost, bool(lost))
