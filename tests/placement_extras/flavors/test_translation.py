@@ -152,10 +152,10 @@ def test_ignored_extra_specs_are_named():
             {"compute_agent:qosclass": "LSR", "compute-agent:preserve": "true"},
             {},
             [
-                "compute_agent:qosclass is not an extra spec that the agent knows: did you mean"
-                " compute_agent:qos_class?",
-                "compute-agent:preserve is not an extra spec that the agent knows: did you mean"
-                " compute_agent:preserve?",
+                "compute_agent:qosclass is not an extra spec that the agent knows (did you mean"
+                " compute_agent:qos_class?)",
+                "compute-agent:preserve is not an extra spec that the agent knows (did you mean"
+                " compute_agent:preserve?)",
             ],
         ),
         (
