@@ -79,12 +79,12 @@ class EventLog(AgentLoop):
         """Use another configuration's limits on stored events, from the next event on."""
         self._store.max_events, self._store.max_bytes = _store_limits(conf.options)
 
-    def flush(self) -> None:
-        """Write queued events; events that cannot be written stay in the queue."""
+    def flush(self) -> bool:
+        """Write queued events; return whether all of them were written. The others stay in the queue."""
         with self._lock:
             events = tuple(self._pending)
         if not events:
-            return
+            return True
         # Events are written without the lock, so that a slow disk does not delay the worker, which adds
         # events.
         try:
@@ -95,7 +95,7 @@ class EventLog(AgentLoop):
                     "Events cannot be stored, so the agent keeps the latest of them in memory: %s", error
                 )
             self.trouble = str(error)
-            return
+            return False
         with self._lock:
             # Only the written events are removed, because new events may have been added at the end
             # meanwhile.
@@ -104,13 +104,14 @@ class EventLog(AgentLoop):
         if self.trouble:
             LOG.info("Events can be stored again")
         self.trouble = ""
+        return kept == len(events)
 
     def _write_unless_waiting(self) -> None:
         if time.monotonic() < self._retry_due:
             return  # a new event has woken the thread; the event waits for the next attempt
         self._retry_due = time.monotonic() + RETRY_SECONDS  # the time is set before flush(), which can raise
-        self.flush()
-        if not self._pending:
+        # An event that is added meanwhile wakes the thread for another round, and does not wait.
+        if self.flush():
             self._retry_due = 0.0
 
     def _retry_pause(self, took: float) -> float | None:

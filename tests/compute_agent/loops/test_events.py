@@ -8,12 +8,13 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.drivers.base import OomKill
 from compute_agent.events.event import AgentEvent, EventKind, EventRecorder
-from compute_agent.events.store import read_events
+from compute_agent.events.store import EventStore, read_events
 from compute_agent.loops import events
 from compute_agent.loops.events import EVENTS_THREAD, EventLog, OomEvents
 from compute_agent.model.guest_settings import GuestSettings
 from tests.compute_agent.builders import has_thread
 from tests.compute_agent.fakes import FakeDriver
+from tests.waits import wait_for
 
 PLACED = AgentEvent(1.0, EventKind.PLACE, "Guest a runs on shared CPUs 3")
 
@@ -40,6 +41,22 @@ def test_recorded_events_are_written_when_the_agent_ends(rig):
         rig.log.add(PLACED)
     rig.log.stop()
     assert [one.id for one in read_events(rig.path)] == [1, 2, 3]
+
+
+def test_an_event_that_is_added_during_a_write_is_written_at_once(rig, monkeypatch):
+    append, later = EventStore.append, [PLACED]
+
+    def append_slowly(store, events):
+        kept = append(store, events)
+        for event in [later.pop() for _ in later[:]]:
+            rig.log.add(event)
+        return kept
+
+    monkeypatch.setattr(EventStore, "append", append_slowly)
+    rig.log.start()
+    rig.log.add(PLACED)
+    wait_for(lambda: len(read_events(rig.path)) == 2)
+    rig.log.stop()
 
 
 def test_events_wait_for_a_disk_that_is_full_and_some_are_lost(rig, monkeypatch, caplog):
