@@ -183,7 +183,7 @@ def test_only_a_container_that_exists_keeps_its_claim(guests, agent):
     wait_for(lambda: not held(guests[0].uuid), evidence=agent.log)
     assert all(held(guest.uuid) for guest in guests[1:])
     # A thread of its own writes events, and on a busy disk a sync takes seconds.
-    wait_for(lambda: events("claim")[mark:], evidence=agent.log)
+    wait_for(lambda: events("claim")[mark:], evidence=agent.log, seconds=5)
     assert {one.guest for one in events("claim")[mark:]} == {guests[0].uuid}
     for guest in guests:
         guest.start()

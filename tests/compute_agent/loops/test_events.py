@@ -48,14 +48,14 @@ def test_an_event_that_is_added_during_a_write_is_written_at_once(rig, monkeypat
 
     def append_slowly(store, events):
         kept = append(store, events)
-        for event in [later.pop() for _ in later[:]]:
-            rig.log.add(event)
+        while later:
+            rig.log.add(later.pop())
         return kept
 
     monkeypatch.setattr(EventStore, "append", append_slowly)
     rig.log.start()
     rig.log.add(PLACED)
-    wait_for(lambda: len(read_events(rig.path)) == 2)
+    wait_for(lambda: len(read_events(rig.path)) == 2, seconds=events.RETRY_SECONDS / 2)
     rig.log.stop()
 
 
