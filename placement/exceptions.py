@@ -150,4 +150,4 @@ class Unavailable(ServiceError):
 
 
 class TransactionConflict(Unavailable):
-    """Another transaction has made this one fail; the same request can succeed at once: 503."""
+    """Another transaction has made a query fail; the same request can succeed at once: 503."""

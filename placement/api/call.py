@@ -7,7 +7,6 @@ The rules of versions come from "API Versions" in the OpenStack Placement API re
 microversion in a header: ``OpenStack-API-Version: placement 1.39``. Without this header, the version is 1.0.
 """
 
-import logging
 import random
 import re
 import time
@@ -38,8 +37,6 @@ from placement.search.request import CandidatesRequest
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-LOG = logging.getLogger(__name__)
-
 JSON: Final = "application/json"
 _SERVICE: Final = "placement.service"
 
@@ -62,10 +59,10 @@ _VERSION_HEADER: Final = "OpenStack-API-Version"
 _VERSION_VARIABLE: Final = "HTTP_OPENSTACK_API_VERSION"
 """The key of the header in the WSGI environment."""
 _SERVICE_TYPE: Final = "placement"
+"""The name of this service in the header."""
 
 _READ_ATTEMPTS: Final = 5
 """Maximum number of attempts to handle a GET."""
-"""The name of this service in the header."""
 
 Handler = Callable[..., Response]
 """A function that answers one operation. Its arguments are the request and the variables of the path."""
@@ -364,6 +361,8 @@ def api_operation(
     :param reads_json: whether the body has to be JSON. The answer to any other body is 415.
     :param writes_json: whether the answer is JSON. A client that does not accept JSON gets 406.
     """
+    # only a GET has certainly changed nothing before a query fails
+    attempts = _READ_ATTEMPTS if method == "GET" else 1
 
     def decorate_handler(handler: Handler) -> Handler:
         @wraps(handler)
@@ -383,7 +382,7 @@ def api_operation(
             call.service.prepare_database()
             if rule is not None:
                 call.authorize(rule)
-            return _handle_repeatedly(handler, call, path_arguments)
+            return _handle_repeatedly(handler, call, path_arguments, attempts)
 
         blueprint.add_url_rule(
             path,
@@ -399,21 +398,15 @@ def api_operation(
     return decorate_handler
 
 
-def _handle_repeatedly(handler: Handler, call: ApiRequest, path_arguments: Mapping[str, str]) -> Response:
-    """Handle a request; handle a GET again if other transactions make its queries fail.
-
-    Transactions repeat themselves when they write. A query can fail, too: a change of the schema on a node of
-    a Galera cluster ends the transactions on the other nodes.
-    """
-    for attempt in range(1, _READ_ATTEMPTS):
+def _handle_repeatedly(
+    handler: Handler, call: ApiRequest, path_arguments: Mapping[str, str], attempts: int
+) -> Response:
+    """Handle a request; handle it again if other transactions make its queries fail."""
+    for attempt in range(1, attempts):
         try:
             return handler(call, **path_arguments)
-        except TransactionConflict as error:
-            # only a GET changes nothing before its failure
-            if request.method != "GET":
-                raise
-            LOG.debug("attempt %d of a request failed, and the request is handled again: %s", attempt, error)
-        time.sleep(random.uniform(0, 0.01 * 2**attempt))
+        except TransactionConflict:
+            time.sleep(random.uniform(0, 0.01 * 2**attempt))
     return handler(call, **path_arguments)
 
 

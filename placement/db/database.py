@@ -35,6 +35,8 @@ from placement.outage import PeerOutage
 
 LOG = logging.getLogger(__name__)
 
+_NOT_AVAILABLE: Final = "The database is not available. Please try again later."
+
 
 T = TypeVar("T")
 
@@ -252,6 +254,10 @@ class ServiceDatabase:
         except exc.SQLAlchemyError as error:
             self._look_elsewhere(error)
             self._require_schema(error)
+            # write() repeats its transactions itself, but a query can only be repeated by its caller
+            if errors.is_conflict(error):
+                LOG.info("a query failed because of another transaction: %s", errors.database_words(error))
+                raise TransactionConflict(_NOT_AVAILABLE) from error
             _refuse_unless_defect(error)
             raise
 
@@ -310,8 +316,7 @@ class ServiceDatabase:
         other, or insert the same row. Then the attempt is rolled back, and ``work`` runs again from its
         beginning. A commit with an unknown outcome is never repeated.
 
-        :raises Unavailable: the database does not answer.
-        :raises TransactionConflict: each attempt conflicts with other transactions.
+        :raises Unavailable: the database does not answer, or each attempt conflicts with other transactions.
         :raises InvalidRequest: the database cannot store a value, or there are too many values.
         :raises sqlalchemy.exc.SQLAlchemyError: a statement is wrong because of a defect of this service.
         """
@@ -350,22 +355,17 @@ class ServiceDatabase:
         raise AssertionError("not reached")
 
 
-_NOT_AVAILABLE: Final = "The database is not available. Please try again later."
-
-
 def _refuse_unless_defect(error: exc.SQLAlchemyError) -> None:
     """Raise an error for the client, unless the error of the database is caused by a defect of this service.
 
     :raises InvalidRequest: the request can never succeed.
-    :raises Unavailable: the database does not answer.
-    :raises TransactionConflict: the transaction failed because of another transaction.
+    :raises Unavailable: the database does not answer, or the transaction failed too often because of other
+        transactions.
     """
     if isinstance(error, exc.DataError):
         raise InvalidRequest("The request contains a value that the database cannot store.") from error
     if errors.is_too_much(error):
         raise InvalidRequest("The request names more objects than can be handled at once.") from error
-    if errors.is_conflict(error):
-        raise TransactionConflict(_NOT_AVAILABLE) from error
-    if errors.is_unavailable(error):
+    if errors.is_conflict(error) or errors.is_unavailable(error):
         LOG.error("the database failed, and the client gets the answer 503: %s", error)
         raise Unavailable(_NOT_AVAILABLE) from error
