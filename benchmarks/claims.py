@@ -17,11 +17,10 @@ from pathlib import Path
 
 from benchmarks.clients import ClientPool
 from benchmarks.queries import SCHEDULING
-from benchmarks.servers import OurService, create_database_server
+from benchmarks.servers import OurService, add_database_option, create_database_server
 from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS
 from placement.db import migration
-from tests import databases
 
 _FLAVOURS = [SCHEDULING["nested"].path(number) for number in range(8)]
 _WARMING = 1.0
@@ -78,12 +77,7 @@ class _ClaimSide:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.claims", description=__doc__)
-    top.add_argument(
-        "--database",
-        choices=databases.KINDS,
-        default="postgresql",
-        help="kind of database; default: %(default)s",
-    )
+    add_database_option(top)
     top.add_argument(
         "--trees", type=int, default=10_000, help="number of trees of providers; default: %(default)s"
     )

@@ -24,11 +24,11 @@ from benchmarks.servers import (
     OpenStack,
     OurService,
     ServiceFailed,
+    add_database_option,
     create_database_server,
     exit_on_sigterm,
 )
 from benchmarks.worlds import WORLDS
-from tests import databases
 from tests.databases import DatabaseServer
 
 PARTS: Final = ("queries", "claims", "answers", "schedulings", "growth")
@@ -38,12 +38,7 @@ _QUICK_SCALE: Final = 0.02
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.compare_reference", description=__doc__)
-    top.add_argument(
-        "--database",
-        choices=databases.KINDS,
-        default="postgresql",
-        help="kind of database; default: %(default)s",
-    )
+    add_database_option(top)
     top.add_argument(
         "--worlds",
         type=_name_parser(WORLDS),

@@ -14,13 +14,14 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from benchmarks.servers import add_database_option
 from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS
 from placement.db import buckets, migration
 from placement.db.database import ServiceDatabase
 from placement.db.tables import change_buckets, resource_providers
 from placement.read_model.feed import ReadModel
-from tests.databases import KINDS, create
+from tests.databases import create
 
 _CHANGES: Final = (0, 1, 5, 10, 50, 100, 500)
 
@@ -28,9 +29,7 @@ _CHANGES: Final = (0, 1, 5, 10, 50, 100, 500)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.following", description=__doc__)
-    parser.add_argument(
-        "--database", choices=KINDS, default="postgresql", help="kind of database; default: %(default)s"
-    )
+    add_database_option(parser)
     parser.add_argument("--hosts", type=int, default=1_000, help="number of hosts; default: %(default)s")
     parser.add_argument("--repeats", type=int, default=9, help="number of repeats; default: %(default)s")
     options = parser.parse_args(arguments)

@@ -18,13 +18,12 @@ from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from benchmarks.http import CLAIM_OWNER
 from benchmarks.queries import QUERIES, QueryFamily
-from benchmarks.servers import create_database_server
+from benchmarks.servers import add_database_option, create_database_server
 from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS, ProviderWorld, uuid_of
 from placement.api.middleware import build_application
 from placement.conf import new_config
 from placement.db import migration
-from tests import databases
 
 Environ = dict[str, Any]
 
@@ -32,9 +31,7 @@ Environ = dict[str, Any]
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.profile_query", description=__doc__)
-    top.add_argument(
-        "--database", choices=databases.KINDS, default="sqlite", help="kind of database; default: %(default)s"
-    )
+    add_database_option(top, "sqlite")
     top.add_argument(
         "--world", choices=tuple(WORLDS), default="numa", help="name of the world; default: %(default)s"
     )

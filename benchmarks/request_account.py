@@ -22,11 +22,10 @@ import orjson
 from benchmarks.http import CLAIM_OWNER
 from benchmarks.machine_speed import addition_seconds
 from benchmarks.part_counters import ACCOUNT_PATH, PARTS
-from benchmarks.servers import OurService, create_database_server
+from benchmarks.servers import OurService, add_database_option, create_database_server
 from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS, uuid_of
 from placement.db import migration
-from tests import databases
 
 _HOSTS: Final = 179
 """Hosts with two candidates each: 358 in total."""
@@ -41,12 +40,7 @@ Request = bytes
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.request_account", description=__doc__)
-    top.add_argument(
-        "--database",
-        choices=databases.KINDS,
-        default="postgresql",
-        help="kind of database; default: %(default)s",
-    )
+    add_database_option(top)
     top.add_argument("--repeats", type=int, default=15, help="number of repeats; default: %(default)s")
     top.add_argument("--count", type=int, default=100, help="requests of a repeat; default: %(default)s")
     top.add_argument("--plain", action="store_true", help="only the time of the server without counters")

@@ -1,5 +1,6 @@
 """The two services, each under gunicorn with the same number of workers on a separate database."""
 
+import argparse
 import os
 import resource
 import signal
@@ -30,6 +31,16 @@ _CHECKOUT: Final = Path(__file__).parents[1]
 
 class ServiceFailed(Exception):
     """A service did not start; the message ends with its log."""
+
+
+def add_database_option(parser: argparse.ArgumentParser, default: str = "postgresql") -> None:
+    """Add the option ``--database``, the kind of database for :func:`create_database_server`."""
+    parser.add_argument(
+        "--database",
+        choices=databases.KINDS,
+        default=default,
+        help="kind of database; default: %(default)s",
+    )
 
 
 def create_database_server(kind: str) -> databases.DatabaseServer:

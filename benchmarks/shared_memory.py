@@ -29,12 +29,12 @@ from benchmarks.following import change_providers
 from benchmarks.http import ServiceConnection
 from benchmarks.machine_speed import addition_seconds
 from benchmarks.queries import QUERIES
-from benchmarks.servers import OurService, ServiceFailed
+from benchmarks.servers import OurService, ServiceFailed, add_database_option
 from benchmarks.world_loader import load_directly
 from benchmarks.worlds import WORLDS
 from placement.db import migration
 from placement.db.tables import resource_providers
-from tests.databases import KINDS, create
+from tests.databases import create
 
 _PER_HOST: Final = 5
 _THREADS: Final = 4
@@ -51,9 +51,7 @@ _LONG: Final = _LIMITED.path().replace("limit=100", "limit=5000")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shared_memory", description=__doc__)
-    parser.add_argument(
-        "--database", choices=KINDS, default="postgresql", help="kind of database; default: %(default)s"
-    )
+    add_database_option(parser)
     parser.add_argument(
         "--providers", type=int, default=250_000, help="number of providers; default: %(default)s"
     )

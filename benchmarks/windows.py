@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from benchmarks.decisions import format_percentiles
 from benchmarks.http import RequestRefused, ServiceConnection
 from benchmarks.machine_speed import ADDITIONS, addition_seconds
-from benchmarks.servers import OurService, create_database_server
+from benchmarks.servers import OurService, add_database_option, create_database_server
 from benchmarks.world_loader import load_directly
 from benchmarks.worlds import ProviderWorld, Tree, WorldProvider, inventory, random_uuid, uuid_of
 from placement.db import migration, tables
@@ -29,7 +29,6 @@ from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.maintenance.heal import advance_sequence
 from placement.store.time_profile import TimedAmount, TimeWindow, needed_holds
 from placement.store.time_schedule import hold_uuid
-from tests import databases
 
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
@@ -393,9 +392,7 @@ def _measure_windows(side: _WindowSide, deeds: _RequestMaker, rng: random.Random
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.windows", description=__doc__)
-    top.add_argument(
-        "--database", choices=databases.KINDS, default="sqlite", help="kind of database; default: %(default)s"
-    )
+    add_database_option(top, "sqlite")
     top.add_argument("--hosts", type=int, default=10_000, help="number of hosts; default: %(default)s")
     top.add_argument(
         "--windows", type=int, default=50, help="number of windows of each host; default: %(default)s"
