@@ -389,7 +389,7 @@ def needs_assignment(platform: ResctrlPlatform) -> bool:
 
 
 def read_available_counters(files: ResctrlFilesystem) -> dict[int, int]:
-    """The number of free counters by L3 cache id; empty if the kernel does not show it."""
+    """The number of free counters by L3 cache id; empty if the kernel does not show them."""
     text = files.read_optional(AVAILABLE_COUNTERS) or ""
     return {int(cache): int(count) for cache, count in re.findall(r"([0-9]+)=([0-9]+)", text)}
 

@@ -164,7 +164,8 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
             return Result(
                 Code.WARNING,
                 f"[api] auth_strategy is {strategy}: requests are not authenticated, and each client can act"
-                " as administrator. Use keystone, except for development and tests.",
+                " as administrator. Use keystone, except for tests, and for one machine where the service"
+                " listens on loopback only.",
             )
         # the libraries for Keystone are imported only here, because their import takes a third of the time of
         # the command

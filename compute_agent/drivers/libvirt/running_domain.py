@@ -317,9 +317,7 @@ class RunningDomain:
         return self._group
 
     def pin_rest(self, settings: CpuSettings) -> None:
-        """Pin the threads of QEMU that libvirt did not pin.
-
-        On a host without cgroups, libvirt does not pin helper threads, for example.
+        """Pin the threads of QEMU that libvirt did not pin, such as helpers on a host without cgroups.
 
         :raises DriverError: the kernel refuses the CPUs of a thread.
         """
